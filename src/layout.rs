@@ -48,6 +48,15 @@ impl Layout {
         Layout { shape, strides: None, offset }
     }
 
+    /// The elements of `shape` with axis 1, the channels, innermost, and the others in C order.
+    pub fn channels_last(shape: &Shape) -> Layout {
+        let rank = shape.rank();
+        let lying = std::iter::once(0).chain(2..rank).chain(std::iter::once(1));
+        let dense = Layout::contiguous(lying.map(|axis| shape[axis]).collect());
+        let axes: SmallVec<[usize; 6]> = small([0, rank - 1].into_iter().chain(1..rank - 1));
+        dense.permuted(&axes)
+    }
+
     /// Any strides. Those of C order are recognised (axes of size 1 do not count).
     pub fn strided(shape: Shape, strides: &[isize], offset: usize) -> Layout {
         debug_assert_eq!(shape.rank(), strides.len());

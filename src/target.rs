@@ -12,7 +12,7 @@ use crate::error::{self, Error};
 use crate::layout::Layout;
 use crate::memory::block_bytes;
 use crate::ops::declare::Composite;
-use crate::ops::op::Op;
+use crate::ops::op::{Op, Type};
 use crate::shape::Shape;
 
 pub use crate::ops::structural::InPlace;
@@ -157,6 +157,19 @@ pub struct Packed {
     pub times: [Option<usize>; 2],
 }
 
+/// How a convolution takes to arrays whose channels, axis 1, are innermost in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelsLast {
+    /// Not at all
+    Never,
+    /// It writes its result so at no cost
+    Writes,
+    /// It gains from reading its first operand so, and writes its result so at no cost
+    Gains,
+    /// As [`Gains`](ChannelsLast::Gains), if both lie so; with one alone it would lose
+    Both,
+}
+
 /// The machine that a plan is made for, as planners see it. What is not said otherwise is not
 /// offered.
 pub trait Target: Send + Sync {
@@ -228,6 +241,12 @@ pub trait Target: Send + Sync {
     /// The layout in memory of a result that is computed.
     fn fresh_layout(&self, op: &Op, shape: &Shape) -> Layout;
 
+    /// How a convolution of `x` and `w` takes to channels that are innermost. Where some step writes
+    /// such a result, groups and reductions read it, and groups write theirs so too.
+    fn channels_last(&self, _op: &Op, _x: &Type, _w: &Type) -> ChannelsLast {
+        ChannelsLast::Never
+    }
+
     /// Which operands the result of an op may be written over. A group's result may be written over
     /// any operand.
     fn in_place(&self, _op: &Op) -> InPlace {
@@ -235,7 +254,7 @@ pub trait Target: Send + Sync {
     }
 
     /// The scratch of an op while it runs, in bytes.
-    fn scratch(&self, _op: &Op, _args: &[(DType, &Layout)], _result: &Shape) -> usize {
+    fn scratch(&self, _op: &Op, _args: &[(DType, &Layout)], _result: &Layout) -> usize {
         0
     }
 
@@ -270,7 +289,7 @@ pub trait Target: Send + Sync {
         _op: &Op,
         _args: [(DType, &Layout); 2],
         _made: [Option<usize>; 2],
-        _result: &Shape,
+        _result: &Layout,
     ) -> Packed {
         Packed { scratch: 0, times: [None, None] }
     }

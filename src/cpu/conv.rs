@@ -9,10 +9,13 @@
 //! Promises: bits depend only on logical shapes, dtype and spec, see [`gemm`]. Half floats are
 //! summed in float32 and rounded once.
 
+mod last;
 mod padding;
 mod transposed;
 
 use std::ops::Range;
+
+pub use last::channels_last;
 
 use smallvec::SmallVec;
 
@@ -22,6 +25,7 @@ use crate::cpu::copy;
 use crate::cpu::depthwise;
 use crate::cpu::direct::{self, Windows};
 use crate::cpu::gemm::{self, Axis, Extras, Matrix, with_accumulator};
+use crate::cpu::innermost::is_innermost;
 use crate::cpu::sweep::{Sweep, chosen, combinations, phases};
 use crate::cpu::window::positions;
 use crate::dtype::{DType, Scalar};
@@ -145,7 +149,8 @@ macro_rules! without_padding {
 /// The output of a convolution of a dtype that [`sums_in_place`](super::contract::sums_in_place).
 ///
 /// # Safety
-/// As for [`conv_into`] and [`Extras`].
+/// As for [`conv_into`] and [`Extras`]; the channels of `out` may be innermost, if [`channels_last`]
+/// offers that for these operands.
 pub unsafe fn output(
     x: &Array,
     w: &Array,
@@ -177,8 +182,13 @@ pub unsafe fn output(
                     depthwise::sums::<T>(&windows, out, epilogue)
                 });
             }
+            let turned = is_innermost(&out.layout);
+            if turned && last::has_one_tap(spec, &w.shape().sizes()) {
+                return last::of_positions(x, w, spec, out, extras);
+            }
             match from_patches(&windows, out, &extras)? {
                 true => Ok(()),
+                false if turned => last::of_positions(x, w, spec, out, extras),
                 false => product_of_views(x, w, spec, out, extras),
             }
         })
@@ -387,16 +397,17 @@ pub fn scratch(
     a: &Layout,
     b: &Layout,
     spec: &ConvSpec,
-    result: usize,
+    result: &Layout,
 ) -> usize {
     let to = gemm::accumulator(dtype);
+    let lies_last = is_innermost(result);
+    let result = result.shape().count();
     let ((a, a_bytes), (b, b_bytes)) = (widened(dtype, a, to), widened(dtype, b, to));
     let fixed = a_bytes + b_bytes + wide_bytes(dtype, to, result);
     let at = |x: &Layout| sides_at(std::ptr::null(), x);
     let (left, right) = (at(&a), at(&b));
     if is_depthwise(role, &a, &b, spec) {
-        let of =
-            |windows: &Windows<'_>| with_accumulator!(to, T => depthwise::scratch::<T>(windows));
+        let of = |windows: &Windows<'_>| with_accumulator!(to, T => depthwise::scratch::<T>(windows, lies_last));
         return fixed
             + match role {
                 ConvRole::Output => of(&output_windows(&left, &right, spec)),
@@ -414,14 +425,19 @@ pub fn scratch(
     let padded = |low: &[usize], high: &[usize]| padded(&a, to.size(), low, high);
     fixed
         + match role {
-            ConvRole::Output => match patches(to, &output_windows(&left, &right, spec)) {
-                Some(bytes) => bytes,
-                None => {
+            ConvRole::Output => {
+                let of_positions = lies_last && last::has_one_tap(spec, &b.shape().sizes());
+                let windows = output_windows(&left, &right, spec);
+                let patches = patches(to, &windows, lies_last).filter(|_| !of_positions);
+                patches.unwrap_or_else(|| {
                     let (x, bytes) = padded(&spec.pad_low, &spec.pad_high);
-                    let (rows, columns) = output_operands(&at(&x), &right, spec);
+                    let (rows, columns) = match lies_last {
+                        true => last::operands(&at(&x), &right, spec),
+                        false => output_operands(&at(&x), &right, spec),
+                    };
                     bytes + gemm::scratch(to, &rows, &columns)
-                }
-            },
+                })
+            }
             ConvRole::Weight => {
                 let (x, bytes) = padded(&spec.pad_low, &spec.pad_high);
                 let (rows, columns) = weight_operands(&at(&x), &right, spec);
@@ -451,8 +467,8 @@ fn padded(x: &Layout, size: usize, low: &[usize], high: &[usize]) -> (Layout, us
 }
 
 /// The scratch of [`direct::sums`] in a dtype, if it computes them.
-fn patches(dtype: DType, windows: &Windows<'_>) -> Option<usize> {
-    with_accumulator!(dtype, T => direct::scratch::<T>(windows))
+fn patches(dtype: DType, windows: &Windows<'_>, is_innermost: bool) -> Option<usize> {
+    with_accumulator!(dtype, T => direct::scratch::<T>(windows, is_innermost))
 }
 
 unsafe fn multiply(rows: &Matrix, columns: &Matrix, out: &Array) -> Result<()> {

@@ -171,32 +171,33 @@ pub unsafe fn execute_into(op: &Op, args: &[Operand<'_>], out: &Array) -> Result
 }
 
 /// The most bytes that [`execute_into`] takes for operands of these dtypes and
-/// layouts and a result of this shape, as the counters of memory count them. (Sorting floats takes
+/// layouts and a result of this layout, as the counters of memory count them. (Sorting floats takes
 /// more if there are NaNs or negative zeros among them; that is counted.)
-pub fn scratch(op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
+pub fn scratch(op: &Op, args: &[(DType, &Layout)], result: &Layout) -> usize {
     let dense = |dtype: DType, x: &Layout| block_bytes(x.shape().count() * dtype.size());
     let copied = |dtype: DType, x: &Layout| if x.is_contiguous() { 0 } else { dense(dtype, x) };
     let Some(&(dtype, x)) = args.first() else { return 0 };
+    let count = result.shape().count();
     match op {
         Op::Contract(spec) => {
-            args.get(1).map_or(0, |&(_, b)| contract::scratch(dtype, x, b, spec, result.count()))
+            args.get(1).map_or(0, |&(_, b)| contract::scratch(dtype, x, b, spec, count))
         }
         Op::Conv(role, spec) => {
-            args.get(1).map_or(0, |&(_, b)| conv::scratch(*role, dtype, x, b, spec, result.count()))
+            args.get(1).map_or(0, |&(_, b)| conv::scratch(*role, dtype, x, b, spec, result))
         }
         Op::Fold(..) => {
             let to = gemm::accumulator(dtype);
-            contract::widened(dtype, x, to).1 + contract::wide_bytes(dtype, to, result.count())
+            contract::widened(dtype, x, to).1 + contract::wide_bytes(dtype, to, count)
         }
         Op::Reduce(_, axes) => reduce::scratch(dtype, x, axes),
         Op::ArgReduce(_, axis) => reduce::arg_scratch(dtype, x, *axis),
         Op::Cumulate { .. } | Op::RandomBits(_) => copied(dtype, x),
         Op::Sort { axis, .. } => {
             let positions = if dtype.is_float() { dense(DType::I64, x) } else { 0 };
-            positions + sort::scratch(dtype, x, *axis, (dtype, result))
+            positions + sort::scratch(dtype, x, *axis, (dtype, result.shape()))
         }
         Op::ArgSort { axis, .. } | Op::TopK { axis, .. } => {
-            sort::scratch(dtype, x, *axis, (DType::I64, result))
+            sort::scratch(dtype, x, *axis, (DType::I64, result.shape()))
         }
         Op::Call(call) => calls::scratch(call, args),
         // These write what they read, element by element.

@@ -17,6 +17,7 @@ pub mod element;
 mod execute;
 mod gemm;
 pub mod indexing;
+mod innermost;
 pub mod moves;
 pub mod nest;
 pub mod norm;

@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 use super::contract::{self, Factor, Made};
 use super::conv;
 use super::gemm::{self, Axis, Extras, Packed};
-use super::program::{Matrix, Program, register_bits, run, run_part};
+use super::innermost;
+use super::program::{Matrix, Program, register_bits, run_part};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
@@ -98,7 +99,8 @@ pub struct Sequel<'a> {
 /// `lent` is memory in which to pack operands, `packed` the second operand packed before.
 ///
 /// # Safety
-/// Results are in C order, of their types, nobody else reads or writes them, and they overlap no
+/// Results are in C order, or have their channels innermost where the product is a convolution for
+/// which [`conv::channels_last`] offers that; they are of their types, nobody else reads or writes them, and they overlap no
 /// operand, except that one of them may be the memory of the product.
 pub unsafe fn product_into(
     op: &Op,
@@ -135,7 +137,7 @@ pub unsafe fn product_into(
         }
         if let (Some(sequel), None) = (sequel, &parts) {
             let Sequel { program, inputs, numbers, outputs, .. } = sequel;
-            run(program, inputs, numbers, outputs);
+            innermost::run(program, inputs, numbers, outputs);
         }
     }
     Ok(())
@@ -314,6 +316,8 @@ struct Side {
 
 /// An epilogue prepared to run on rectangles of a product.
 struct Parts<'a> {
+    /// Whether rows and columns of operands are columns and rows of the product
+    turned: bool,
     program: &'a Program,
     numbers: SmallVec<[u64; 4]>,
     inputs: SmallVec<[Side; 6]>,
@@ -344,6 +348,10 @@ impl<'a> Parts<'a> {
         };
         let result = sequel.outputs.first()?.shape();
         let sizes = result.sizes();
+        // Lines of a rectangle are rows of the result, or channels of an image where these are
+        // innermost.
+        let turned = matches!(op, Op::Conv(..))
+            && sequel.outputs.first().is_some_and(|y| innermost::is_innermost(&y.layout));
         let side = |x: &&Array| {
             let strides = x.layout.broadcast_strides(result);
             let axis = |from: usize, to: usize| {
@@ -351,12 +359,14 @@ impl<'a> Parts<'a> {
             };
             let (row, col) = (axis(batch, batch + rows), axis(batch + rows, sizes.len()));
             let (row, col) = (row.stride()?, col.stride()?);
+            let (row, col) = if turned { (col, row) } else { (row, col) };
             let matrix = Matrix { ptr: x.ptr().cast_mut(), dtype: x.dtype, row, col };
             Some(Side { matrix, batch: axis(0, batch) })
         };
         let scalars = sequel.program.scalars();
         let numbers = sequel.numbers.iter().zip(scalars);
         Some(Parts {
+            turned,
             program: sequel.program,
             numbers: numbers.map(|(&x, &dtype)| register_bits(x, dtype)).collect(),
             inputs: sequel.inputs.iter().map(side).collect::<Option<_>>()?,
@@ -368,7 +378,11 @@ impl<'a> Parts<'a> {
     ///
     /// # Safety
     /// The rectangle is inside the result, and nobody else works on it.
-    unsafe fn run(&self, batch: usize, row: usize, col: usize, size: (usize, usize)) {
+    unsafe fn run(&self, batch: usize, row: usize, col: usize, (rows, cols): (usize, usize)) {
+        let (row, col, size) = match self.turned {
+            true => (col, row, (cols, rows)),
+            false => (row, col, (rows, cols)),
+        };
         let part = |side: &Side| {
             let Matrix { ptr, dtype, row: down, col: right } = side.matrix;
             let offset = side.batch.at(batch) + row as isize * down + col as isize * right;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::run::Lowered;
-use super::{calls, contract, execute, fresh_layout, is_product, reduce, scratch};
+use super::{calls, contract, conv, execute, fresh_layout, is_product, reduce, scratch};
 use crate::array::{Array, Operand};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -16,7 +16,7 @@ use crate::passes::Evaluator;
 use crate::schedule::Plan;
 use crate::shape::Shape;
 use crate::site::Site;
-use crate::target::{BlockScratch, Blocks, InPlace, Limits, Packed, Ranges, Target};
+use crate::target::{BlockScratch, Blocks, ChannelsLast, InPlace, Limits, Packed, Ranges, Target};
 use crate::threads;
 
 /// The machine that we run on.
@@ -75,11 +75,15 @@ impl Target for Cpu {
         fresh_layout(op, shape)
     }
 
+    fn channels_last(&self, op: &Op, x: &Type, w: &Type) -> ChannelsLast {
+        conv::channels_last(op, x, w)
+    }
+
     fn in_place(&self, op: &Op) -> InPlace {
         op.in_place()
     }
 
-    fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
+    fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Layout) -> usize {
         scratch(op, args, result)
     }
 
@@ -90,7 +94,7 @@ impl Target for Cpu {
                 None => BlockScratch::Refused,
             };
         }
-        match scratch(op, args, result) {
+        match scratch(op, args, &Layout::contiguous(result.clone())) {
             0 => BlockScratch::Nothing,
             _ => BlockScratch::Refused,
         }
@@ -111,12 +115,18 @@ impl Target for Cpu {
         op: &Op,
         args: [(DType, &Layout); 2],
         made: [Option<usize>; 2],
-        result: &Shape,
+        result: &Layout,
     ) -> Packed {
         if let Op::Contract(spec) = op
             && made.iter().any(Option::is_some)
         {
-            return contract::packed(args[0].0, [args[0].1, args[1].1], made, spec, result.count());
+            return contract::packed(
+                args[0].0,
+                [args[0].1, args[1].1],
+                made,
+                spec,
+                result.shape().count(),
+            );
         }
         Packed { scratch: scratch(op, &args, result), times: [None, None] }
     }

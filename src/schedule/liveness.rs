@@ -3,6 +3,7 @@
 
 use smallvec::SmallVec;
 
+use super::layouts::channels_last;
 use super::load::LiveRange;
 use super::order::Graph;
 use super::{Epilogue, Operand, Options, Plan, Product, Prologue, Source, Step, Work};
@@ -34,6 +35,8 @@ pub(super) struct Liveness {
     pub(super) views: Vec<bool>,
     /// Steps that may fail, because of their data or for lack of memory
     pub(super) fallible: Vec<bool>,
+    /// By slot: whether its channels lie innermost
+    channels_last: Vec<bool>,
     /// Bytes each step takes for itself while it runs
     pub(super) scratch: Vec<usize>,
     /// Steps that put values into donated memory at given indices, which are checked beforehand
@@ -58,6 +61,7 @@ impl Liveness {
             input_readers: vec![SmallVec::new(); plan.inputs.len()],
             views: Vec::with_capacity(plan.steps.len()),
             fallible: Vec::with_capacity(plan.steps.len()),
+            channels_last: channels_last(plan),
             scratch: Vec::with_capacity(plan.steps.len()),
             guarded: SmallVec::new(),
             open: false,
@@ -181,7 +185,9 @@ impl Liveness {
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) => {
                 let layouts: SmallVec<[Option<Layout>; 4]> =
                     sources.iter().map(|&source| self.layout(plan, source)).collect();
-                scratch(plan, step, &layouts, view.is_some())
+                let result =
+                    step.results.first().and_then(|&slot| self.roots[slot as usize].1.as_ref());
+                scratch(plan, step, &layouts, result, view.is_some())
             }
         };
         self.open |= open;
@@ -224,6 +230,7 @@ impl Liveness {
             return false;
         }
         let layout = match &step.work {
+            _ if self.channels_last[slot as usize] => Layout::channels_last(&ty.shape),
             Work::Op(op) => plan.target.fresh_layout(op, &ty.shape),
             Work::Group(..)
             | Work::Product(_)
@@ -345,16 +352,21 @@ fn refuses(step: &Step) -> bool {
 }
 
 /// The scratch bytes of a step, and whether it may take more.
-fn scratch(plan: &Plan, step: &Step, layouts: &[Option<Layout>], is_view: bool) -> (usize, bool) {
+fn scratch(
+    plan: &Plan,
+    step: &Step,
+    layouts: &[Option<Layout>],
+    result: Option<&Layout>,
+    is_view: bool,
+) -> (usize, bool) {
     let of_op = |op: &Op, layouts: &[Option<Layout>]| {
         let known: Option<SmallVec<[_; 4]>> = arrays(step)
             .into_iter()
             .zip(layouts)
             .map(|(source, layout)| Some((plan.ty(source).dtype, layout.as_ref()?)))
             .collect();
-        match known {
-            Some(args) => {
-                let result = &plan.slots[step.results[0] as usize].shape;
+        match known.zip(result) {
+            Some((args, result)) => {
                 (plan.target.scratch(op, &args, result) + number_bytes(plan, op, step), false)
             }
             None => (0, true),
@@ -401,11 +413,15 @@ fn number_bytes(plan: &Plan, op: &Op, step: &Step) -> usize {
 /// The storages that a result of a step may take over: those of operands that the step reads only
 /// where it writes.
 fn donors(plan: &Plan, liveness: &Liveness, step: &Step) -> SmallVec<[u32; 4]> {
-    // The storage that a slot shows in full and in C order, in the shape it was made in or another.
+    // The storage that a slot shows in full and in C order, in the shape it was made in or another;
+    // or with its channels innermost, if results of a group lie so.
+    let lies_last = |slot: u32| liveness.channels_last[slot as usize];
+    let is_last = step.results.iter().any(|&slot| lies_last(slot));
     let whole = |slot: u32| {
         let (Some(s), Some(layout)) = &liveness.roots[slot as usize] else { return None };
         let bytes = plan.target.bytes(plan.slots[slot as usize].dtype, layout.shape().count());
-        let all = layout.is_contiguous() && bytes == liveness.storages[*s as usize].bytes;
+        let fits = if is_last { lies_last(slot) } else { layout.is_contiguous() };
+        let all = fits && bytes == liveness.storages[*s as usize].bytes;
         all.then_some(*s)
     };
     let candidates = match &step.work {

@@ -21,6 +21,7 @@ mod control_flow;
 mod donate;
 mod explain;
 mod group;
+mod layouts;
 mod liveness;
 mod load;
 mod memory;

@@ -72,6 +72,9 @@ impl Display for Plan {
             if !step.last.is_empty() {
                 write!(line, "  free {}", slots(&step.last))?;
             }
+            if step.results.iter().any(|&slot| self.is_channels_last(slot)) {
+                line += "  channels last";
+            }
             if let Some(cut) = step.reason() {
                 write!(line, "  # {cut}")?;
             }

@@ -284,7 +284,8 @@ impl Plan {
             });
         }
         let args = [(types[0].0, &types[0].1), (types[1].0, &types[1].1)];
-        let result = &self.slots[step.results[0] as usize].shape;
-        Some(self.target.packed(&product.op, args, made, result))
+        let place = product.after.as_ref().and_then(|after| after.place).unwrap_or(0);
+        let result = layout(Source::Slot(step.results[place]))?;
+        Some(self.target.packed(&product.op, args, made, &result))
     }
 }

@@ -1,4 +1,5 @@
 mod control_flow;
+mod layouts;
 mod memory;
 mod order;
 mod product;

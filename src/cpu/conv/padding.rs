@@ -56,6 +56,7 @@ pub struct Edges<'a, T> {
     /// Along each axis the places whose taps all lie inside
     whole: SmallVec<[Range<usize>; 3]>,
     out: Shared<T>,
+    sample: isize,
     channel: isize,
     strides: SmallVec<[isize; 3]>,
 }
@@ -64,7 +65,8 @@ impl<'a, T: Element + PartialEq> Edges<'a, T> {
     /// `None` where no window shows padding.
     ///
     /// # Safety
-    /// `out` is in C order, and nobody else reads or writes it while results are mended.
+    /// `out` is in C order or has its channels innermost, and nobody else reads or writes it while
+    /// results are mended.
     pub unsafe fn new(windows: &'a Windows<'a>, out: &Array) -> Option<Edges<'a, T>> {
         let both = windows.sweeps.iter().zip(&windows.x.spatial);
         let whole: SmallVec<[_; 3]> = both.map(|(sweep, x)| sweep.whole(x.0)).collect();
@@ -81,7 +83,8 @@ impl<'a, T: Element + PartialEq> Edges<'a, T> {
         // SAFETY: by contract.
         let ptr = unsafe { out.ptr_mut() }.cast::<T>().wrapping_offset(first);
         let out = Shared::new(ptr);
-        Some(Edges { windows, whole, out, channel: strides[1], strides: apart })
+        let [sample, channel] = [strides[0], strides[1]];
+        Some(Edges { windows, whole, out, sample, channel, strides: apart })
     }
 
     /// Mends all results.
@@ -139,7 +142,9 @@ impl<'a, T: Element + PartialEq> Edges<'a, T> {
     /// # Safety
     /// As for [`Edges::part`].
     unsafe fn channel(&self, item: usize, row: usize, lines: &[(Range<usize>, [isize; 2])]) {
-        let channel = (item * self.windows.rows + row) as isize * self.channel;
+        let Windows { groups, rows, .. } = *self.windows;
+        let channel = (item % groups * rows + row) as isize * self.channel;
+        let channel = (item / groups) as isize * self.sample + channel;
         for (places, ends) in lines {
             // SAFETY: by contract.
             if ends.iter().all(|end| is_number(unsafe { *self.out.at(channel + end) })) {

@@ -6,6 +6,8 @@ use crate::cpu::gemm::Packed;
 use crate::cpu::sweep::{chosen, combinations};
 use crate::cpu::testing::{array, bytes, conv, layouts, noise, random, values};
 use crate::dtype::DType;
+use crate::ops::op::{Op, Type};
+use crate::target::ChannelsLast;
 
 struct Case {
     n: usize,
@@ -247,7 +249,8 @@ fn outputs_from_patches_have_the_bits_of_the_product() {
         for dtype in [DType::F32, DType::F64, DType::I64] {
             let [x, w, g] = case.shapes().map(|s| noise(dtype, &s, 3 + s[1] as u64));
             let is_direct = with_accumulator!(dtype, T => {
-                direct::scratch::<T>(&output_windows(&sides(&x), &sides(&w), &case.spec)).is_some()
+                let (xs, ws) = (sides(&x), sides(&w));
+                direct::scratch::<T>(&output_windows(&xs, &ws, &case.spec), false).is_some()
             });
             if !is_direct || case.shapes()[2].contains(&0) {
                 continue;
@@ -272,6 +275,63 @@ fn outputs_from_patches_have_the_bits_of_the_product() {
         }
     }
     assert!(seen >= 24, "{seen}");
+}
+
+#[test]
+fn outputs_with_channels_innermost_have_the_bits_of_others() {
+    // Beside those of all kinds: parts of channels and of lines, and few channels beside whole
+    // vectors.
+    let own = [
+        Case::new((2, 48, 48, 48), &[14, 15], &[3, 3], &[1, 1], &[1, 1], &[1, 1], &[1, 1]),
+        Case::new((1, 70, 70, 70), &[60, 61], &[3, 3], &[2, 2], &[1, 1], &[1, 1], &[0, 1]),
+        Case::new((1, 160, 160, 160), &[7, 7], &[5, 5], &[1, 1], &[1, 1], &[2, 2], &[2, 2]),
+        Case::new((2, 40, 64, 1), &[14, 14], &[1, 1], &[1, 1], &[1, 1], &[0, 0], &[0, 0]),
+        Case::new((3, 300, 24, 1), &[9, 7], &[1, 1], &[2, 3], &[1, 1], &[0, 0], &[0, 0]),
+        Case::new((2, 17, 33, 1), &[8, 8], &[1, 1], &[1, 1], &[1, 1], &[1, 0], &[0, 2]),
+        Case::new((1, 3, 32, 1), &[57, 60], &[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]),
+        Case::new((2, 3, 24, 1), &[31], &[5], &[1], &[1], &[2], &[2]),
+    ];
+    let (mut seen, places) = (0, |x: &Array| x.shape().sizes()[2..].iter().product::<usize>());
+    for case in own.into_iter().chain(cases()).chain(more()) {
+        let [x, w, g] = case.shapes().map(|s| noise(DType::F32, &s, 3 + s[1] as u64));
+        let op = Op::Conv(ConvRole::Output, Box::new(case.spec.clone()));
+        let of = |x: &Array| Type::new(x.dtype, x.shape().clone());
+        let offer = channels_last(&op, &of(&x), &of(&w));
+        if offer == ChannelsLast::Never || g.count() == 0 {
+            continue;
+        }
+        seen += 1;
+        let want = conv(ConvRole::Output, &x, &w, &case.spec).unwrap();
+        let lying = |x: &Array| {
+            let line = Array::uninit(x.dtype, Shape::of(&[x.count()])).unwrap();
+            line.view(Layout::channels_last(x.shape()))
+        };
+        let last = lying(&x);
+        // SAFETY: fresh.
+        unsafe { copy::copy_into(&last, &x) };
+        for x in layouts(&x).into_iter().chain([last]) {
+            // SAFETY: the axes are those of the array.
+            let packed = unsafe { Packed::new(DType::F32, &columns(&w, &case.spec)).unwrap() };
+            for packed in [packed.as_ref().filter(|_| case.spec.groups == 1), None] {
+                let count = std::sync::Mutex::new(vec![0; g.count()]);
+                let rows = case.o / case.spec.groups;
+                let told = |item: usize, channels: Range<usize>, some: Range<usize>| {
+                    let mut count = count.lock().unwrap();
+                    for at in channels.flat_map(|c| some.clone().map(move |q| (c, q))) {
+                        count[(item * rows + at.0) * places(&g) + at.1] += 1;
+                    }
+                };
+                let got = lying(&g);
+                let extras = Extras { packed, epilogue: Some(&told), ..Extras::default() };
+                // SAFETY: fresh.
+                unsafe { output(&x, &w, &case.spec, &got, extras).unwrap() };
+                let dense = copy::contiguous(&got).unwrap();
+                assert!(bytes(&dense) == bytes(&want), "{:?} {offer:?}", case.shapes());
+                assert!(count.lock().unwrap().iter().all(|&n| n == 1), "{:?}", case.shapes());
+            }
+        }
+    }
+    assert!(seen >= 20, "{seen}");
 }
 
 #[test]
@@ -346,7 +406,7 @@ fn inputs_from_patches_have_the_bits_of_the_product() {
                 let sweeps = chosen(&all, at);
                 let windows =
                     input_windows(&gs, &ws, case.spec.groups, sweeps, dtype.size());
-                direct::scratch::<T>(&windows).is_some()
+                direct::scratch::<T>(&windows, false).is_some()
             }).count());
             let want = bytes(&input_of_views(&g, &w, &case));
             for (g, w) in layouts(&g).into_iter().zip(layouts(&w)) {

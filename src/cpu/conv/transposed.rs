@@ -196,7 +196,7 @@ pub fn scratch(dtype: DType, g: &Layout, w: &Layout, spec: &ConvSpec) -> usize {
     for at in 0..combinations(&phases) {
         let sweeps = chosen(&phases, at);
         let windows = input_windows(&gs, &ws, spec.groups, sweeps.clone(), size);
-        let now = patches(dtype, &windows).unwrap_or_else(|| {
+        let now = patches(dtype, &windows, false).unwrap_or_else(|| {
             held = bytes;
             let (rows, columns) = cx.operands(&sweeps);
             let part = block_bytes(cx.shape(&sweeps).count() * size);

@@ -27,23 +27,23 @@ const CHUNK: usize = 1 << 17;
 /// The most elements of a patch of sixteen channels, which stays in the L2 cache.
 const PATCH: usize = 64 << 10;
 
-/// What one position has of all channels of a task.
-type Vector<T> = [T; SQUARE];
+/// What one position has of sixteen channels.
+pub type Vector<T> = [T; SQUARE];
 
 /// One axis of a patch: results, and the positions that they read, from the lowest on.
-struct Side {
-    places: usize,
+pub struct Side {
+    pub places: usize,
     /// Positions of what windows show
     size: usize,
-    low: isize,
-    step: usize,
+    pub low: isize,
+    pub step: usize,
     /// Positions that a result reads, from its lowest to its highest
     span: usize,
 }
 
 impl Side {
     /// `None` where results do not lie side by side.
-    fn new(sweep: &Sweep, size: usize) -> Option<Side> {
+    pub fn new(sweep: &Sweep, size: usize) -> Option<Side> {
         let Sweep { count, taps, base, step, tap, to, apart, .. } = *sweep;
         let reach = (taps as isize - 1).max(0) * tap;
         let is_plain = to == 0 && apart == 1 && count > 0 && taps > 0;
@@ -57,26 +57,38 @@ impl Side {
     }
 
     /// An axis of one position.
-    fn single() -> Side {
+    pub fn single() -> Side {
         Side { places: 1, size: 1, low: 0, step: 1, span: 1 }
     }
 
     /// The positions that some results read.
-    fn reads(&self, places: usize) -> usize {
+    pub fn reads(&self, places: usize) -> usize {
         (places - 1) * self.step + self.span
     }
 
     /// Where taps read, counted from the lowest.
-    fn taps<'a>(&self, sweep: &'a Sweep) -> impl Iterator<Item = usize> + Clone + 'a {
+    pub fn taps<'a>(&self, sweep: &'a Sweep) -> impl Iterator<Item = usize> + Clone + 'a {
         let lowest = (sweep.taps as isize - 1) * sweep.tap.min(0);
         (0..sweep.taps as isize).map(move |t| (t * sweep.tap - lowest).unsigned_abs())
     }
 
     /// Of `count` positions from the lowest of a result on, the numbers of those that exist.
-    fn inside(&self, place: usize, count: usize) -> Range<usize> {
+    pub fn inside(&self, place: usize, count: usize) -> Range<usize> {
         let first = self.low + (place * self.step) as isize;
         let start = ((-first).max(0) as usize).min(count);
         start..((self.size as isize - first).max(0) as usize).clamp(start, count)
+    }
+}
+
+/// The axes of lines and of columns; `None` where there are more than two, or results do not lie side
+/// by side.
+pub fn sides(windows: &Windows<'_>) -> Option<(Side, Side)> {
+    let Windows { x, sweeps, .. } = windows;
+    let side = |i: usize| Side::new(&sweeps[i], x.spatial[i].0);
+    match sweeps.len() {
+        1 => Some((Side::single(), side(0)?)),
+        2 => Some((side(0)?, side(1)?)),
+        _ => None,
     }
 }
 
@@ -113,12 +125,8 @@ impl Cut {
             return None;
         }
         T::kernels().transpose?;
-        let side = |i: usize| Side::new(&sweeps[i], x.spatial[i].0);
-        let (lines, columns, line) = match sweeps.len() {
-            1 => (Side::single(), side(0)?, 0),
-            2 => (side(0)?, side(1)?, x.spatial[0].1),
-            _ => return None,
-        };
+        let (lines, columns) = sides(windows)?;
+        let line = if sweeps.len() == 1 { 0 } else { x.spatial[0].1 };
         let last = x.spatial.last()?;
         let pitch = columns.reads(columns.places);
         let is_wide = columns.inside(0, pitch).len() >= SQUARE;
@@ -187,17 +195,10 @@ pub unsafe fn sums<T: Element>(
     let Some(transpose) = T::kernels().transpose else { return Ok(()) };
     let mut weights = vec![0; cut.taps];
     windows.depth.offsets(0, &mut weights);
-    let single = [0];
-    let across = cut.columns.taps(&windows.sweeps[windows.sweeps.len() - 1]);
-    let down = match windows.sweeps.len() {
-        1 => single.to_vec(),
-        _ => cut.lines.taps(&windows.sweeps[0]).collect(),
-    };
-    let at = |y: usize| across.clone().map(move |x| ((y * cut.pitch + x) * SQUARE) as isize);
     let job = Job::<T> {
         windows,
         cut,
-        offsets: down.into_iter().flat_map(at).collect(),
+        offsets: offsets(windows, &cut.lines, &cut.columns, cut.pitch),
         weights,
         out,
         channel,
@@ -216,6 +217,17 @@ pub unsafe fn sums<T: Element>(
         }
     });
     Ok(())
+}
+
+/// What each step of a sum reads, in a patch of so many positions a line.
+pub fn offsets(windows: &Windows<'_>, lines: &Side, columns: &Side, pitch: usize) -> Vec<isize> {
+    let across = columns.taps(&windows.sweeps[windows.sweeps.len() - 1]);
+    let down = match windows.sweeps.len() {
+        1 => vec![0],
+        _ => lines.taps(&windows.sweeps[0]).collect(),
+    };
+    let at = |y: usize| across.clone().map(move |x| ((y * pitch + x) * SQUARE) as isize);
+    down.into_iter().flat_map(at).collect()
 }
 
 /// What all tasks share.
@@ -288,7 +300,7 @@ impl<T: Element> Job<'_, T> {
                         patch.add(i * cut.lines.step * cut.pitch).cast(),
                         &self.offsets,
                         memory,
-                        results.add(i * wide),
+                        (results.add(i * wide).cast(), SQUARE),
                         (wide, cut.columns.step * SQUARE),
                     );
                 }
@@ -403,12 +415,12 @@ impl<T: Element> Job<'_, T> {
 }
 
 /// A line of results. Arguments: where its first result's lowest tap reads, the offset from there of
-/// each tap, the taps' weights, the results, their count, and the elements between what two of them
-/// read.
-type Line<T> = unsafe fn(*const T, &[isize], *const Vector<T>, *mut Vector<T>, (usize, usize));
+/// each tap, the taps' weights, the results and the elements between two of them, their count, and
+/// the elements between what two of them read.
+pub type Line<T> = unsafe fn(*const T, &[isize], *const Vector<T>, (*mut T, usize), (usize, usize));
 
 /// The kernel for lines of so many results: in groups that leave the fewest to be computed twice.
-fn lines<T: Element>(count: usize) -> Line<T> {
+pub fn lines<T: Element>(count: usize) -> Line<T> {
     let seven = count.next_multiple_of(7) < count.next_multiple_of(8);
     let above = match count {
         0..=1 => line::above::<T, true, 1>(isa()),
@@ -433,7 +445,7 @@ multiversion! {
         x: *const T,
         offsets: &[isize],
         weights: *const Vector<T>,
-        out: *mut Vector<T>,
+        out: (*mut T, usize),
         size: (usize, usize),
     )
     where [T: Element]
@@ -458,7 +470,7 @@ multiversion! {
             }
             for (p, sums) in sums.iter().enumerate() {
                 // SAFETY: by contract.
-                unsafe { out.add(first + p).write(*sums) };
+                unsafe { out.0.add((first + p) * out.1).cast::<Vector<T>>().write(*sums) };
             }
         }
     }

@@ -10,6 +10,7 @@
 //! positions in an order of its own, which depends on the logical shapes and the spec alone: see
 //! [`weight`].
 
+mod innermost;
 mod kernel;
 mod lanes;
 mod weight;
@@ -24,8 +25,9 @@ use super::copy;
 use super::direct::Windows;
 use super::direct::patch::{self, Along, Line, Patch};
 use super::gemm::Epilogue;
-use super::gemm::kernel::{BLOCK, Element};
+use super::gemm::kernel::{BLOCK, Element, SQUARE};
 use super::gemm::scratch::{Scratch, counted};
+use super::innermost::is_innermost;
 use super::sweep::each_index;
 use crate::array::Array;
 use crate::dtype::DType;
@@ -58,6 +60,16 @@ pub fn takes(role: ConvRole, w: &[usize], spec: &ConvSpec) -> bool {
         ConvRole::Weight => 1,
     };
     spec.groups > 1 && w[1] == 1 && w.len() > 2 && (1..=MOST).contains(&each) && terms <= BLOCK
+}
+
+/// Whether an output is computed here where the channels of the operand and of the result are
+/// innermost; the sizes are those of the operand and of the weight.
+pub fn takes_innermost(x: &[usize], w: &[usize], spec: &ConvSpec) -> bool {
+    takes(ConvRole::Output, w, spec)
+        && w[0] == spec.groups
+        && spec.groups >= SQUARE / 2
+        && (3..=4).contains(&x.len())
+        && !x.contains(&0)
 }
 
 /// The layout of an operand as it is read: in C order, unless its last axis has unit stride.
@@ -158,7 +170,10 @@ impl Cut {
 }
 
 /// The scratch bytes of [`sums`], as the memory counters count them.
-pub fn scratch<T: Element>(windows: &Windows<'_>) -> usize {
+pub fn scratch<T: Element>(windows: &Windows<'_>, is_innermost: bool) -> usize {
+    if is_innermost {
+        return innermost::Cut::new(windows).map_or(0, |cut| cut.scratch::<T>());
+    }
     if let Some(cut) = lanes::Cut::new::<T>(windows) {
         return cut.scratch::<T>();
     }
@@ -175,7 +190,8 @@ fn parts(cut: &Cut, windows: &Windows<'_>) -> usize {
 /// a time: rows of the matrix of a group, and of the groups after it in the same sample.
 ///
 /// # Safety
-/// `out` is in C order, of samples, rows of all groups and places; nobody else reads or writes what
+/// `out` is in C order, of samples, rows of all groups and places, or has its channels innermost, if
+/// [`takes_innermost`] says so; nobody else reads or writes what
 /// the sweeps reach of it.
 pub unsafe fn sums<T: Element>(
     windows: &Windows<'_>,
@@ -183,6 +199,13 @@ pub unsafe fn sums<T: Element>(
     epilogue: Option<Epilogue<'_>>,
 ) -> Result<()> {
     let strides = out.layout.strides();
+    if is_innermost(&out.layout) {
+        let Some(cut) = innermost::Cut::new(windows) else { return Ok(()) };
+        // SAFETY: as the caller's.
+        let to = unsafe { out.ptr_mut().cast::<T>() };
+        // SAFETY: as the caller's.
+        return unsafe { innermost::sums(&cut, windows, (to, &strides), epilogue) };
+    }
     // Only elements of four bytes are transposed in registers.
     if const { size_of::<T>() == 4 }
         && let Some(cut) = lanes::Cut::new::<T>(windows)

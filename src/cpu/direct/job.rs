@@ -17,9 +17,10 @@ pub struct Job<'a, T: Element> {
     pub weights: *const T,
     pub group: isize,
     pub row: isize,
-    /// The first result; the distances from a channel to the next, and along each axis from a place
+    /// The first result; the distances from a sample and from a channel to the next, and along each axis from a place
     /// to the next
     pub out: *mut T,
+    pub sample: isize,
     pub next: isize,
     pub apart: SmallVec<[isize; 3]>,
     pub kernels: Kernels<T>,
@@ -61,9 +62,16 @@ impl<T: Element> Job<'_, T> {
                     self.multiply(group, &rows, places.len(), shown, results);
                     self.store(item, &rows, &places, results);
                 }
-                Lanes::Rows => {
+                Lanes::Rows if cut.fits_result => {
+                    let first = self.result(item, rows.start);
+                    let first = first.wrapping_offset(places.start as isize * self.apart[0]);
+                    let results = (first, self.apart[self.apart.len() - 1]);
                     self.multiply_rows(group, &rows, places.len(), shown, results);
-                    self.store_rows(item, &rows, &places, results);
+                }
+                Lanes::Rows => {
+                    let results = (results, cut.each as isize);
+                    self.multiply_rows(group, &rows, places.len(), shown, results);
+                    self.store_rows(item, &rows, &places, results.0);
                 }
             }
         }
@@ -71,6 +79,13 @@ impl<T: Element> Job<'_, T> {
             let behind = cut.behind();
             done(item, rows, places.start * behind..places.end * behind);
         }
+    }
+
+    /// The first result of a row of weights.
+    pub fn result(&self, item: usize, row: usize) -> *mut T {
+        let Cut { groups, outputs, .. } = *self.cut;
+        let channel = (item % groups * outputs + row) as isize * self.next;
+        self.out.wrapping_offset((item / groups) as isize * self.sample + channel)
     }
 
     /// The first element of a channel of a group.

@@ -22,6 +22,7 @@ use super::conv::Sides;
 use super::gemm::kernel::{Element, Kernels};
 use super::gemm::scratch::{Scratch, counted};
 use super::gemm::{Axis, Extras, Matrix, Packed, SPAN, packed};
+use super::innermost::is_innermost;
 use super::sweep::Sweep;
 use crate::array::Array;
 use crate::error::Result;
@@ -117,11 +118,17 @@ struct Cut {
     results: usize,
     /// Whether the kernels can read the weights where they are
     in_place: bool,
+    /// Whether they write results where they belong, which have their channels innermost
+    fits_result: bool,
 }
 
 impl Cut {
     /// `None` where the product of views is better.
-    fn new<T: Element>(kernels: &Kernels<T>, windows: &Windows<'_>) -> Option<Cut> {
+    fn new<T: Element>(
+        kernels: &Kernels<T>,
+        windows: &Windows<'_>,
+        is_innermost: bool,
+    ) -> Option<Cut> {
         let &Windows { x, ref sweeps, groups, channels, rows: outputs, .. } = windows;
         // Offsets of the steps of a sum are listed, so their number comes first.
         let taps = sweeps.iter().try_fold(1usize, |n, sweep| n.checked_mul(sweep.taps))?;
@@ -155,7 +162,7 @@ impl Cut {
         let steps = samples * places + if kept { 0 } else { kernels.width };
         let places_cost = outputs * columns * (depth + COPIED);
         let rows_cost = outputs.next_multiple_of(kernels.lanes) * steps * (depth + TRANSPOSED);
-        let lanes = match places_cost > rows_cost {
+        let lanes = match is_innermost || places_cost > rows_cost {
             true => Lanes::Rows,
             // The product of views reads places where they lie too.
             false if there.is_some() => return None,
@@ -218,6 +225,7 @@ impl Cut {
             Lanes::Rows => 0,
         };
         let each = outputs.div_ceil(unit).div_ceil(parts) * unit;
+        let fits_result = is_innermost && outputs.is_multiple_of(unit);
         // Sums are contiguous, and the last tile reads no row that is not there.
         let rest = outputs % high;
         let fits = rest == 0 || kernels.tiles.iter().any(|tile| tile.rows == rest);
@@ -242,8 +250,10 @@ impl Cut {
             },
             results: match lanes {
                 Lanes::Places => each * columns,
+                Lanes::Rows if fits_result => 0,
                 Lanes::Rows => each * band * behind,
             },
+            fits_result,
             in_place: match lanes {
                 Lanes::Places => dense && fits,
                 Lanes::Rows => kept,
@@ -290,8 +300,8 @@ fn is_plain(windows: &Windows<'_>) -> bool {
 
 /// The bytes of scratch of [`sums`], as the memory counters count them; `None` where that is not how
 /// a convolution is computed.
-pub fn scratch<T: Element>(windows: &Windows<'_>) -> Option<usize> {
-    let cut = Cut::new(&T::kernels(), windows)?;
+pub fn scratch<T: Element>(windows: &Windows<'_>, is_innermost: bool) -> Option<usize> {
+    let cut = Cut::new(&T::kernels(), windows, is_innermost)?;
     let weights = counted(weights_bytes::<T>(&cut), 1);
     Some(weights + counted(cut.size() * size_of::<T>(), parts(&cut)))
 }
@@ -313,7 +323,8 @@ fn weights_bytes<T: Element>(cut: &Cut) -> usize {
 /// better.
 ///
 /// # Safety
-/// `out` is in C order, of samples, rows of all groups and places; nobody else reads or writes what
+/// `out` is in C order, of samples, rows of all groups and places, or has its channels innermost,
+/// where there is one group; nobody else reads or writes what
 /// the sweeps reach of it. For the options see [`Extras`].
 pub unsafe fn sums<T: Element>(
     windows: &Windows<'_>,
@@ -321,7 +332,9 @@ pub unsafe fn sums<T: Element>(
     extras: &Extras<'_>,
 ) -> Result<bool> {
     let kernels = T::kernels();
-    let Some(cut) = Cut::new(&kernels, windows) else { return Ok(false) };
+    let Some(cut) = Cut::new(&kernels, windows, is_innermost(&out.layout)) else {
+        return Ok(false);
+    };
     let weights = Scratch::new(weights_bytes::<T>(&cut), 1)?;
     let weights = weights.lend(weights_bytes::<T>(&cut))?;
     let size = cut.size() * size_of::<T>();
@@ -346,6 +359,7 @@ pub unsafe fn sums<T: Element>(
         row,
         // SAFETY: by contract.
         out: unsafe { out.ptr_mut() }.cast::<T>().wrapping_offset(first),
+        sample: strides[0],
         next: strides[1],
         apart: match cut.there {
             Some(_) => SmallVec::from_elem(1, 1),

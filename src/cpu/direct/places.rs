@@ -101,11 +101,11 @@ impl<T: Element> Job<'_, T> {
     ) {
         let cut = self.cut;
         for row in rows.clone() {
-            let to = (item * cut.outputs + row) as isize * self.next;
-            let to = to + places.start as isize * self.apart[0];
+            let to = self.result(item, row);
+            let to = to.wrapping_offset(places.start as isize * self.apart[0]);
             let from = from.wrapping_add((row - rows.start) * cut.columns);
             // SAFETY: by contract.
-            unsafe { self.lines(0, places.len(), from, self.out.wrapping_offset(to)) };
+            unsafe { self.lines(0, places.len(), from, to) };
         }
     }
 

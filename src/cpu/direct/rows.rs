@@ -42,7 +42,8 @@ impl<T: Element> Job<'_, T> {
         pieces
     }
 
-    /// Multiplies the places of a patch with rows of weights.
+    /// Multiplies the places of a patch with rows of weights. Results of neighbouring places are
+    /// `each` apart.
     ///
     /// # Safety
     /// The patch is written, and there is room for the results.
@@ -52,7 +53,7 @@ impl<T: Element> Job<'_, T> {
         rows: &Range<usize>,
         places: usize,
         patch: *const T,
-        results: *mut T,
+        (results, each): (*mut T, isize),
     ) {
         let (cut, width) = (self.cut, self.kernels.width);
         let pieces = self.pieces(places);
@@ -99,8 +100,8 @@ impl<T: Element> Job<'_, T> {
                             steps.as_ptr(),
                             here,
                             width as isize,
-                            results.add(piece.number * cut.each + row - rows.start),
-                            cut.each as isize,
+                            results.offset(piece.number as isize * each).add(row - rows.start),
+                            each,
                             k == 0,
                             fetch,
                         );
@@ -123,8 +124,8 @@ impl<T: Element> Job<'_, T> {
         from: *const T,
     ) {
         let cut = self.cut;
-        let first = (item * cut.outputs + rows.start) as isize * self.next;
-        let to = self.out.wrapping_offset(first + places.start as isize * self.apart[0]);
+        let to = self.result(item, rows.start);
+        let to = to.wrapping_offset(places.start as isize * self.apart[0]);
         let count = places.len() * cut.behind();
         let is_dense = self.apart.last() == Some(&1)
             && self

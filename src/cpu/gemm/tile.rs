@@ -19,6 +19,9 @@ use crate::threads::Pace;
 pub use path::Path;
 use path::{Blocks, NEAR};
 
+/// The fewest elements of a panel for which an epilogue is called.
+const FINISHED: usize = 2048;
+
 /// A rectangle of one matrix of the result.
 pub struct Tile<'a, T: Element> {
     pub job: &'a Job<'a, T>,
@@ -77,6 +80,14 @@ impl<T: Element> Tile<'_, T> {
         let Some(done) = self.job.epilogue else { return };
         let (rows, columns) = if self.job.transposed { (columns, rows) } else { (rows, columns) };
         done(self.batch, rows, columns);
+    }
+
+    /// Whether the epilogue runs on each panel of so many rows as soon as it is complete: it is still
+    /// in the L1 cache then, and large enough to pay for the call.
+    fn finishes_panels(&self, rows: usize) -> bool {
+        self.job.epilogue.is_some()
+            && self.job.column == 1
+            && rows * self.job.kernels.width >= FINISHED
     }
 
     unsafe fn dot(&self, depth: Range<usize>) {
@@ -182,8 +193,10 @@ impl<T: Element> Tile<'_, T> {
                             Some(fill) => self.made_rows(&rows, &steps, fill, a_pack),
                             None => self.rows(&rows, &steps, a, a_pack),
                         };
-                        self.block((i, tall), (j, wide), kc, &a, &b, k == depth.start);
-                        if k + kc == depth.end {
+                        let is_last = k + kc == depth.end;
+                        let by_panel = is_last && self.finishes_panels(tall);
+                        self.block((i, tall), (j, wide), kc, &a, &b, (k == depth.start, by_panel));
+                        if is_last && !by_panel {
                             self.done(i..i + tall, j..j + wide);
                         }
                     }
@@ -288,7 +301,9 @@ impl<T: Element> Tile<'_, T> {
         twice(Panels { ptr: pack, step: k.len() as isize, strides: (1, width as isize) })
     }
 
-    /// Multiplies two blocks: a loop over panels of columns, and in it one over panels of rows.
+    /// Multiplies two blocks: a loop over panels of columns, and in it one over panels of rows. The
+    /// last argument says whether the result is overwritten instead of added to, and whether the
+    /// epilogue runs on each panel.
     unsafe fn block(
         &self,
         (i0, tall): (usize, usize),
@@ -296,7 +311,7 @@ impl<T: Element> Tile<'_, T> {
         kc: usize,
         a: &Block<T>,
         b: &Block<T>,
-        fresh: bool,
+        (fresh, finish): (bool, bool),
     ) {
         let kernels = &self.job.kernels;
         let high = kernels.tiles[0].rows;
@@ -358,6 +373,9 @@ impl<T: Element> Tile<'_, T> {
                         self.store(c, spare.as_ptr().cast(), (h, w), fresh);
                     }
                 }
+            }
+            if finish {
+                self.done(i0..i0 + tall, j0 + j..j0 + j + w);
             }
         }
     }

@@ -28,9 +28,51 @@ enum Kind {
     Divide,
     Maximum,
     Minimum,
+    /// The other operand minus the running value
+    SubtractFrom,
+    /// The other operand by the running value
+    DivideInto,
+    /// The maximum and the minimum with the other operand as the first
+    MaximumOf,
+    MinimumOf,
+    /// The larger, where the other operand is no NaN; the running value where they are equal
+    Larger,
+    /// The smaller, likewise
+    Smaller,
+    /// [`Larger`](Kind::Larger) than zero, which is never negative zero
+    Positive,
 }
 
 impl Kind {
+    /// The kind where the other operand comes first. The bits of sums and products are the same.
+    fn turned(self) -> Kind {
+        match self {
+            Kind::Subtract => Kind::SubtractFrom,
+            Kind::Divide => Kind::DivideInto,
+            Kind::Maximum => Kind::MaximumOf,
+            Kind::Minimum => Kind::MinimumOf,
+            Kind::SubtractFrom => Kind::Subtract,
+            Kind::DivideInto => Kind::Divide,
+            Kind::MaximumOf => Kind::Maximum,
+            Kind::MinimumOf => Kind::Minimum,
+            Kind::Add | Kind::Multiply | Kind::Larger | Kind::Smaller | Kind::Positive => self,
+        }
+    }
+
+    /// The kind of fewer instructions, if the other operand is a number beside which there is one.
+    fn beside(self, number: f32) -> Kind {
+        match self {
+            _ if number.is_nan() => self,
+            Kind::MaximumOf => Kind::Larger,
+            Kind::MinimumOf => Kind::Smaller,
+            // Of equal numbers other than zeros either will do.
+            Kind::Maximum if number != 0.0 => Kind::Larger,
+            Kind::Minimum if number != 0.0 => Kind::Smaller,
+            Kind::Maximum if number.to_bits() == 0 => Kind::Positive,
+            _ => self,
+        }
+    }
+
     fn of(op: &Elementwise) -> Option<Kind> {
         let kinds = [
             (&arithmetic::add, Kind::Add),
@@ -49,8 +91,8 @@ impl Kind {
 pub struct Chain {
     /// The input that is the running value at first
     start: usize,
-    /// Kinds, the number of the other operand among inputs and scalars, and whether that comes first
-    steps: SmallVec<[(Kind, usize, bool); 4]>,
+    /// Kinds, and the number of the other operand among inputs and scalars
+    steps: SmallVec<[(Kind, usize); 4]>,
 }
 
 /// Columns of a row that is computed as a whole before it goes around the caches.
@@ -98,20 +140,20 @@ impl Chain {
             if other >= given {
                 return None;
             }
-            chain.steps.push((kind, other, is_first));
+            chain.steps.push((if is_first { kind.turned() } else { kind }, other));
         }
         Some(chain)
     }
 
     /// The chain that an op on two operands is, of which these are arrays.
     pub fn of_op(op: &Elementwise, are_arrays: [bool; 2]) -> Option<Chain> {
-        let (start, other) = match are_arrays {
-            [true, _] => (0, (1, false)),
-            [false, true] => (0, (1, true)),
+        let kind = Kind::of(op)?;
+        let kind = match are_arrays {
+            [true, _] => kind,
+            [false, true] => kind.turned(),
             [false, false] => return None,
         };
-        let steps = SmallVec::from_iter([(Kind::of(op)?, other.0, other.1)]);
-        Some(Chain { start, steps })
+        Some(Chain { start: 0, steps: SmallVec::from_iter([(kind, 1)]) })
     }
 
     /// The chain on rectangles; `None` where rows of some operand are neither contiguous nor one
@@ -126,19 +168,19 @@ impl Chain {
         let is_row = |x: &Matrix| x.col == 1 || columns == 1;
         // Of two arrays the first step may start with either.
         let (mut start, mut all) = (self.start, self.steps.clone());
-        if let Some((_, other, is_first)) = all.first_mut()
+        if let Some((kind, other)) = all.first_mut()
             && !is_row(&inputs[start])
             && *other < inputs.len()
         {
             std::mem::swap(&mut start, other);
-            *is_first = !*is_first;
+            *kind = kind.turned();
         }
         let start = &inputs[start];
         if !is_row(start) || !is_row(output) || isa() == Isa::Base {
             return None;
         }
         let mut steps: SmallVec<[Step; MOST]> = SmallVec::new();
-        for (kind, other, is_first) in all {
+        for (kind, other) in all {
             let (ptr, down, is_line) = match inputs.get(other) {
                 Some(x) if x.col == 0 || is_row(x) => {
                     (x.ptr.cast_const().cast(), x.row, x.col != 0)
@@ -147,11 +189,16 @@ impl Chain {
                 // Bits of a scalar are those of its lower half.
                 None => (scalars[other - inputs.len()..].as_ptr().cast(), 0, false),
             };
+            let kind = match inputs.get(other) {
+                Some(_) => kind,
+                // SAFETY: a scalar has the bits of a float32.
+                None => kind.beside(unsafe { *ptr }),
+            };
             // What is written over may be read in its place alone.
             if ptr == output.ptr.cast_const().cast() && down != output.row {
                 return None;
             }
-            steps.push(Step { kind, ptr, down, is_line, is_first });
+            steps.push(Step { kind, ptr, down, is_line });
         }
         let from = (start.ptr.cast_const().cast(), start.row);
         Some(Rows { from, to: (output.ptr.cast(), output.row), steps, columns })
@@ -232,8 +279,6 @@ struct Step {
     down: isize,
     /// Whether the operand has an element for each of a row, or one for all
     is_line: bool,
-    /// Whether the operand comes before the running value
-    is_first: bool,
 }
 
 /// A register of float32.
@@ -250,30 +295,45 @@ trait Register: Copy {
     unsafe fn divide(a: Self, b: Self) -> Self;
     unsafe fn maximum(a: Self, b: Self) -> Self;
     unsafe fn minimum(a: Self, b: Self) -> Self;
+    /// `b` where `a` is not larger, or not smaller
+    unsafe fn larger(a: Self, b: Self) -> Self;
+    unsafe fn smaller(a: Self, b: Self) -> Self;
 }
 
-/// Takes registers through a step.
+/// Takes registers through a step, with `other` as the operand of each.
 ///
 /// # Safety
 /// The processor has the registers.
 #[inline(always)]
-unsafe fn apply<V: Register, const N: usize>(step: &Step, value: &mut [V; N], other: &[V; N]) {
+unsafe fn apply<V: Register, const N: usize>(
+    step: &Step,
+    value: &mut [V; N],
+    mut other: impl FnMut(usize) -> V,
+) {
     macro_rules! each {
-        ($f:ident) => {
-            for (value, &other) in value.iter_mut().zip(other) {
-                let (a, b) = if step.is_first { (other, *value) } else { (*value, other) };
+        (|$x:ident, $other:ident| $f:expr) => {
+            for (i, value) in value.iter_mut().enumerate() {
+                let ($x, $other) = (*value, other(i));
                 // SAFETY: by contract.
-                *value = unsafe { V::$f(a, b) };
+                *value = unsafe { $f };
             }
         };
     }
     match step.kind {
-        Kind::Add => each!(add),
-        Kind::Subtract => each!(subtract),
-        Kind::Multiply => each!(multiply),
-        Kind::Divide => each!(divide),
-        Kind::Maximum => each!(maximum),
-        Kind::Minimum => each!(minimum),
+        Kind::Add => each!(|x, other| V::add(x, other)),
+        Kind::Multiply => each!(|x, other| V::multiply(x, other)),
+        Kind::Divide => each!(|x, other| V::divide(x, other)),
+        Kind::DivideInto => each!(|x, other| V::divide(other, x)),
+        Kind::Subtract => each!(|x, other| V::subtract(x, other)),
+        Kind::SubtractFrom => each!(|x, other| V::subtract(other, x)),
+        Kind::Maximum => each!(|x, other| V::maximum(x, other)),
+        Kind::MaximumOf => each!(|x, other| V::maximum(other, x)),
+        Kind::Minimum => each!(|x, other| V::minimum(x, other)),
+        Kind::MinimumOf => each!(|x, other| V::minimum(other, x)),
+        Kind::Larger => each!(|x, other| V::larger(other, x)),
+        Kind::Smaller => each!(|x, other| V::smaller(other, x)),
+        // Of equal zeros the value was taken; minus zero and zero are zero.
+        Kind::Positive => each!(|x, zero| V::add(V::larger(zero, x), zero)),
     }
 }
 
@@ -293,40 +353,70 @@ unsafe fn block<V: Register, const N: usize>(
         let mut value = from.add(at).cast::<[V; N]>().read_unaligned();
         for step in steps {
             let line = step.ptr.wrapping_offset(row * step.down);
-            let other = match step.is_line {
-                true => line.add(at).cast::<[V; N]>().read_unaligned(),
-                false => [V::splat(*line); N],
-            };
-            apply(step, &mut value, &other);
+            match step.is_line {
+                true => {
+                    let other = line.add(at).cast::<[V; N]>().read_unaligned();
+                    apply(step, &mut value, |i| other[i]);
+                }
+                false => {
+                    let other = V::splat(*line);
+                    apply(step, &mut value, |_| other);
+                }
+            }
         }
         to.add(at).cast::<[V; N]>().write_unaligned(value);
     }
 }
 
-/// The same for `n` elements, fewer than a register has.
+/// One register each of `N` rows through all steps: all of its elements if it is `WHOLE`, or the
+/// first `n`.
 ///
 /// # Safety
 /// As for [`block`].
 #[inline(always)]
-unsafe fn part<V: Register>(
-    from: *const f32,
-    to: *mut f32,
+unsafe fn stack<V: Register, const N: usize, const WHOLE: bool>(
+    from: (*const f32, isize),
+    to: (*mut f32, isize),
     steps: &[Step],
     (row, at): (isize, usize),
     n: usize,
 ) {
     // SAFETY: by contract.
     unsafe {
-        let mut value = [V::load(from.add(at), n)];
+        let load = |x: *const f32| match WHOLE {
+            true => x.cast::<V>().read_unaligned(),
+            false => V::load(x, n),
+        };
+        let mut x = from.0.wrapping_offset(row * from.1).add(at);
+        let mut value: [V; N] = std::array::from_fn(|_| {
+            let value = load(x);
+            x = x.wrapping_offset(from.1);
+            value
+        });
         for step in steps {
-            let line = step.ptr.wrapping_offset(row * step.down);
-            let other = match step.is_line {
-                true => V::load(line.add(at), n),
-                false => V::splat(*line),
-            };
-            apply(step, &mut value, &[other]);
+            let mut line = step.ptr.wrapping_offset(row * step.down);
+            line = if step.is_line { line.wrapping_add(at) } else { line };
+            let operand = |line| if step.is_line { load(line) } else { V::splat(*line) };
+            match step.down {
+                0 => {
+                    let other = operand(line);
+                    apply(step, &mut value, |_| other);
+                }
+                down => apply(step, &mut value, |_| {
+                    let other = operand(line);
+                    line = line.wrapping_offset(down);
+                    other
+                }),
+            }
         }
-        value[0].store(to.add(at), n);
+        let mut y = to.0.wrapping_offset(row * to.1).add(at);
+        for value in value {
+            match WHOLE {
+                true => y.cast::<V>().write_unaligned(value),
+                false => value.store(y, n),
+            }
+            y = y.wrapping_offset(to.1);
+        }
     }
 }
 
@@ -341,27 +431,36 @@ unsafe fn rows<V: Register>(
     steps: &[Step],
     (range, columns): (Range<usize>, usize),
 ) {
+    let wide = columns / (8 * V::WIDTH) * (8 * V::WIDTH);
     for row in range.start as isize..range.end as isize {
         let (x, y) = (from.0.wrapping_offset(row * from.1), to.0.wrapping_offset(row * to.1));
-        let mut at = 0;
-        // SAFETY: by contract.
-        unsafe {
-            while at + 8 * V::WIDTH <= columns {
-                block::<V, 8>(x, y, steps, (row, at));
-                at += 8 * V::WIDTH;
-            }
-            while at + 2 * V::WIDTH <= columns {
-                block::<V, 2>(x, y, steps, (row, at));
-                at += 2 * V::WIDTH;
-            }
-            while at + V::WIDTH <= columns {
-                block::<V, 1>(x, y, steps, (row, at));
-                at += V::WIDTH;
-            }
-            if at < columns {
-                part::<V>(x, y, steps, (row, at), columns - at);
-            }
+        for at in (0..wide).step_by(8 * V::WIDTH) {
+            // SAFETY: by contract.
+            unsafe { block::<V, 8>(x, y, steps, (row, at)) };
         }
+    }
+    // Of what is narrow, several rows together are enough registers.
+    for at in (wide..columns).step_by(V::WIDTH) {
+        let n = V::WIDTH.min(columns - at);
+        let mut row = range.start;
+        macro_rules! stacks {
+            ($N:literal) => {
+                while row + $N <= range.end {
+                    let place = (row as isize, at);
+                    // SAFETY: by contract.
+                    unsafe {
+                        match n == V::WIDTH {
+                            true => stack::<V, $N, true>(from, to, steps, place, n),
+                            false => stack::<V, $N, false>(from, to, steps, place, n),
+                        }
+                    }
+                    row += $N;
+                }
+            };
+        }
+        stacks!(8);
+        stacks!(2);
+        stacks!(1);
     }
 }
 
@@ -435,6 +534,16 @@ macro_rules! level {
                         $nan
                     }
                 }
+                #[inline(always)]
+                unsafe fn larger(a: Self, b: Self) -> Self {
+                    // SAFETY: see above.
+                    unsafe { $maximum(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn smaller(a: Self, b: Self) -> Self {
+                    // SAFETY: see above.
+                    unsafe { $minimum(a, b) }
+                }
             }
 
             /// [`rows`](super::rows) at this level.
@@ -472,107 +581,4 @@ level!(v3: "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps, 
 static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cpu::program::{Program, run_part};
-    use crate::cpu::testing::{bytes, noise};
-    use crate::cpu::{self, Operand, copy};
-    use crate::layout::Layout;
-    use crate::ops::elementwise::tables;
-    use crate::ops::op::Op;
-
-    /// Values with ties of zeros, infinities and NaN.
-    fn number(i: usize) -> f32 {
-        match i % 11 {
-            3 => 0.0,
-            4 => -0.0,
-            5 => f32::INFINITY,
-            7 => f32::NAN,
-            n => (n as f32 - 5.0) * 0.37 + (i % 7) as f32,
-        }
-    }
-
-    fn op(name: &str) -> &'static Elementwise {
-        tables().find(|def| def.name == name && def.params.len() == 2).unwrap()
-    }
-
-    #[test]
-    fn a_chain_has_the_bits_of_its_program() {
-        let kinds = ["add", "subtract", "multiply", "divide", "maximum", "minimum"];
-        for (first, last) in kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b))) {
-            for (columns, turned) in
-                [1, 5, 16, 31, 50, 200].into_iter().zip([false, true].repeat(3))
-            {
-                // Of rows with gaps, in place: an operand has one element a row, one is a matrix.
-                let mut program = ElementProgram::new(&[DType::F32; 3], &[DType::F32]);
-                let [x, a, y] = std::array::from_fn(|i| program.array(i));
-                let mut value = x;
-                let others = [a, y, program.number(0)];
-                for (name, other) in [*first, *last, "minimum"].into_iter().zip(others) {
-                    let args = if turned { [other, value] } else { [value, other] };
-                    value = program.push(ElementOp::Map(op(name)), &args, DType::F32);
-                }
-                let chained = Program::lower(&program.giving(&[value])).unwrap();
-                assert!(chained.chain.is_some());
-                let plain = Program { chain: None, ..chained.clone() };
-                let (rows, pitch) = (3, columns + 4);
-                let a: Vec<f32> = (0..rows).map(|i| number(i + 2)).collect();
-                let y: Vec<f32> = (0..rows * columns).map(|i| number(i * 3 + 1)).collect();
-                let [want, got] = [&plain, &chained].map(|program| {
-                    let mut x: Vec<f32> = (0..rows * pitch).map(number).collect();
-                    let side = |ptr: *const f32, row: usize, col| Matrix {
-                        ptr: ptr.cast_mut().cast(),
-                        dtype: DType::F32,
-                        row: row as isize,
-                        col,
-                    };
-                    let to = side(x.as_mut_ptr(), pitch, 1);
-                    let inputs = [to, side(a.as_ptr(), 1, 0), side(y.as_ptr(), columns, 1)];
-                    let bits = [u64::from(2.5f32.to_bits())];
-                    // SAFETY: the rectangles are those of the vectors.
-                    unsafe { run_part(program, &inputs, &bits, &[to], (rows, columns)) };
-                    let bits = |x: &f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
-                    x.iter().map(bits).collect::<Vec<_>>()
-                });
-                assert_eq!(want, got, "{first} {last} {columns} {turned}");
-            }
-        }
-    }
-
-    #[test]
-    fn an_op_on_columns_and_rows_has_the_bits_of_one_on_all_elements() {
-        let noise = |sizes: &[usize], seed| noise(DType::F32, sizes, seed);
-        let run = |def: &'static Elementwise, a: Operand<'_>, b: Operand<'_>| {
-            let y = cpu::execute(&Op::Map(def), &[a, b]).unwrap();
-            bytes(&y).to_vec()
-        };
-        let names = ["add", "subtract", "multiply", "divide", "maximum", "minimum"];
-        // The last is written around the caches.
-        let sizes = [[3, 2], [40, 12], [200, 33], [64, 1024], [7, 3000], [16400, 256]];
-        for ([rows, columns], name) in sizes.into_iter().flat_map(|n| names.map(|name| (n, name))) {
-            let (def, x) = (op(name), noise(&[rows, columns], 1));
-            let sides = [noise(&[rows, 1], 2), noise(&[1, columns], 3), noise(&[1, 1], 4)];
-            for side in sides.iter().filter(|_| rows < 10_000 || name == "divide") {
-                let strides = side.layout.broadcast_strides(x.shape());
-                let wide = side.view(Layout::strided(x.shape().clone(), &strides, 0));
-                let wide = copy::contiguous(&wide).unwrap();
-                let all = [&x, side, &wide].map(Operand::Array);
-                assert!(run(def, all[0], all[1]) == run(def, all[0], all[2]), "{name} {columns}");
-                assert!(run(def, all[1], all[0]) == run(def, all[2], all[0]), "{name} {columns}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_no_chain_is_none() {
-        let mut program = ElementProgram::new(&[DType::F32; 2], &[]);
-        let (x, y) = (program.array(0), program.array(1));
-        let sum = program.push(ElementOp::Map(op("add")), &[x, y], DType::F32);
-        let twice = program.push(ElementOp::Map(op("add")), &[sum, sum], DType::F32);
-        assert!(Chain::of(&program.giving(&[twice])).is_none());
-        let mut program = ElementProgram::new(&[DType::F32], &[]);
-        let x = program.array(0);
-        let y = program.push(ElementOp::Map(op("exp")), &[x], DType::F32);
-        assert!(Chain::of(&program.giving(&[y])).is_none());
-    }
-}
+mod tests;

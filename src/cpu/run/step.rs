@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Arrays, Place, Run, ScratchRange, blocks, control_flow};
 use crate::array::Array;
-use crate::cpu::{self, program};
+use crate::cpu::{self, innermost};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::executor::{Results, hooks};
@@ -198,8 +198,8 @@ impl Run<'_> {
         let mut outputs: SmallVec<[&Array; 2]> = SmallVec::new();
         results.iter().for_each(|result| outputs.push(result));
         // SAFETY: as for ops: an output lies apart from all live values, or it is the memory of one
-        // operand of its type in C order that nobody reads again.
-        unsafe { program::run(self.lowered.program(group), &arrays, &numbers, &outputs) };
+        // operand of its type that lies as it does and that nobody reads again.
+        unsafe { innermost::run(self.lowered.program(group), &arrays, &numbers, &outputs) };
         drop((arrays, outputs));
         Ok(results)
     }

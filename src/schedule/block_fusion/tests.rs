@@ -52,7 +52,7 @@ impl Target for Eager {
     fn in_place(&self, op: &Op) -> InPlace {
         Cpu.in_place(op)
     }
-    fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> usize {
+    fn scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Layout) -> usize {
         Cpu.scratch(op, args, result)
     }
     fn block_scratch(&self, op: &Op, args: &[(DType, &Layout)], result: &Shape) -> BlockScratch {
@@ -69,7 +69,7 @@ impl Target for Eager {
         op: &Op,
         args: [(DType, &Layout); 2],
         made: [Option<usize>; 2],
-        result: &Shape,
+        result: &Layout,
     ) -> Packed {
         Cpu.packed(op, args, made, result)
     }

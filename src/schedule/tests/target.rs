@@ -97,7 +97,7 @@ impl Target for Narrow {
             _ => InPlace::Nowhere,
         }
     }
-    fn scratch(&self, op: &Op, _: &[(DType, &Layout)], _: &Shape) -> usize {
+    fn scratch(&self, op: &Op, _: &[(DType, &Layout)], _: &Layout) -> usize {
         if matches!(op, Op::Call(_)) { 1 << 10 } else { 0 }
     }
     fn block_scratch(&self, _: &Op, _: &[(DType, &Layout)], _: &Shape) -> BlockScratch {
@@ -109,7 +109,13 @@ impl Target for Narrow {
     fn offers_prologue(&self, op: &Op, dtype: DType, _: usize) -> bool {
         self.offers_epilogue(op, dtype)
     }
-    fn packed(&self, _: &Op, _: [(DType, &Layout); 2], _: [Option<usize>; 2], _: &Shape) -> Packed {
+    fn packed(
+        &self,
+        _: &Op,
+        _: [(DType, &Layout); 2],
+        _: [Option<usize>; 2],
+        _: &Layout,
+    ) -> Packed {
         Packed { scratch: 0, times: [Some(1), Some(2)] }
     }
     fn splits_batch(&self, _: DType) -> bool {

@@ -1,0 +1,316 @@
+//! Images whose channels are innermost, sixteen channels at a time, as in [`lanes`](super::lanes):
+//! vectors lie in memory as they are computed, so nothing is transposed. Lines are copied into a
+//! padded patch, in which no two of them evict each other from the L1 cache, and results are written
+//! where they belong. An epilogue runs on some lines of all channels, which lie side by side.
+
+use std::ops::Range;
+
+use super::lanes::{Line, Side, Vector, lines, offsets, sides};
+use crate::cpu::direct::Windows;
+use crate::cpu::gemm::Epilogue;
+use crate::cpu::gemm::kernel::{Element, SQUARE, prefetch};
+use crate::cpu::gemm::scratch::{Scratch, counted};
+use crate::error::Result;
+use crate::multiversion;
+use crate::ops::emit::OrThrow;
+use crate::threads::{self, Pace};
+
+/// Bytes of results that are computed before an epilogue reads them; with the lines that they read
+/// they stay in the L2 cache.
+const TOGETHER: usize = 192 << 10;
+/// The fewest multiplications worth handing to another thread.
+const CHUNK: usize = 1 << 17;
+
+/// How the work is cut.
+pub struct Cut {
+    lines: Side,
+    columns: Side,
+    channels: usize,
+    samples: usize,
+    taps: usize,
+    /// Lines of results that are computed together, and how often
+    chunk: usize,
+    chunks: usize,
+    /// Blocks of sixteen channels of a task, and tasks of a chunk
+    blocks: usize,
+    parts: usize,
+    /// Positions along a line of the patch
+    pitch: usize,
+}
+
+impl Cut {
+    /// `None` where windows are not as [`takes_innermost`](super::takes_innermost) promises, or
+    /// there are no results.
+    pub fn new(windows: &Windows<'_>) -> Option<Cut> {
+        let (lines, columns) = sides(windows)?;
+        let (channels, samples) = (windows.groups, windows.x.sizes[0]);
+        let taps = windows.sweeps.iter().map(|sweep| sweep.taps).product::<usize>();
+        if windows.channels != 1 || windows.rows != 1 || channels * samples * taps == 0 {
+            return None;
+        }
+        let line = columns.places * channels;
+        let most = (TOGETHER / size_of::<f32>() / line).clamp(1, lines.places);
+        let chunk = lines.places.div_ceil(lines.places.div_ceil(most));
+        let (chunks, all) = (lines.places.div_ceil(chunk), channels.div_ceil(SQUARE));
+        let threads = threads::num_threads();
+        let work = samples * lines.places * line * taps;
+        let wanted = match work / CHUNK {
+            0 | 1 => 1,
+            n => n.min(4 * threads).next_multiple_of(threads),
+        };
+        let blocks = all.div_ceil(wanted.div_ceil(samples * chunks).min(all));
+        let pitch = columns.reads(columns.places);
+        let parts = all.div_ceil(blocks);
+        Some(Cut { lines, columns, channels, samples, taps, chunk, chunks, blocks, parts, pitch })
+    }
+
+    fn tasks(&self) -> usize {
+        self.samples * self.chunks * self.parts
+    }
+
+    /// Vectors of the patch, and of the results of a line.
+    fn sizes(&self) -> [usize; 2] {
+        [self.lines.reads(self.chunk) * self.pitch, self.columns.places]
+    }
+
+    fn bytes<T>(&self) -> usize {
+        let [patch, results] = self.sizes();
+        (self.taps + patch + results) * size_of::<Vector<T>>()
+    }
+
+    /// The scratch bytes of [`sums`], as the memory counters count them.
+    pub fn scratch<T: Element>(&self) -> usize {
+        counted(self.bytes::<T>(), self.tasks().min(threads::num_threads()))
+    }
+}
+
+/// The sums of windows, as [`sums`](super::sums) computes them, into memory of these strides.
+///
+/// # Safety
+/// As for [`sums`](super::sums); the cut is that of the windows.
+pub unsafe fn sums<T: Element>(
+    cut: &Cut,
+    windows: &Windows<'_>,
+    (out, strides): (*mut T, &[isize]),
+    epilogue: Option<Epilogue<'_>>,
+) -> Result<()> {
+    let mut weights = vec![0; cut.taps];
+    windows.depth.offsets(0, &mut weights);
+    let copy = copy::select::<T>();
+    let offsets = offsets(windows, &cut.lines, &cut.columns, cut.pitch);
+    let line = lines::<T>(cut.columns.places);
+    let (spread, sample) = (spread::select::<T>(), strides[0]);
+    let job = Job::<T> { windows, cut, offsets, weights, out, sample, line, copy, spread };
+    let scratch = Scratch::new(cut.bytes::<T>(), cut.tasks().min(threads::num_threads()))?;
+    let work = cut.blocks * SQUARE * cut.chunk * cut.columns.places * cut.taps;
+    threads::for_each_chunk(cut.tasks(), (CHUNK / 2).div_ceil(work), |tasks| {
+        let part = scratch.lend(cut.bytes::<T>()).or_throw();
+        let mut pace = Pace::default();
+        for task in tasks {
+            // SAFETY: the part is this call's; every task has results of its own.
+            unsafe { job.task(task, part.ptr().cast(), epilogue, &mut pace) };
+        }
+    });
+    Ok(())
+}
+
+/// Copies vectors to where they lie side by side. Arguments: where to, the first, how many, the
+/// elements from one to the next, and those to one of the next line, which is fetched meanwhile.
+type Copy<T> = unsafe fn(*mut Vector<T>, *const T, usize, isize, isize);
+
+/// Writes the weights of some channels as a vector for each tap. Arguments: where to, the first
+/// channel's, the offset of each tap, the number of channels and the elements from one to the next.
+type Spread<T> = unsafe fn(*mut Vector<T>, *const T, &[isize], (usize, isize));
+
+/// What all tasks share.
+struct Job<'a, T: Element> {
+    windows: &'a Windows<'a>,
+    cut: &'a Cut,
+    /// What each step of the sum reads, in a patch and of the weights
+    offsets: Vec<isize>,
+    weights: Vec<isize>,
+    /// The first result, and the distance from a sample to the next
+    out: *mut T,
+    sample: isize,
+    line: Line<T>,
+    copy: Copy<T>,
+    spread: Spread<T>,
+}
+
+// SAFETY: operands are only read; tasks write different results.
+unsafe impl<T: Element> Sync for Job<'_, T> {}
+
+impl<T: Element> Job<'_, T> {
+    /// Computes some lines of some channels of a sample, and runs the epilogue on them.
+    ///
+    /// # Safety
+    /// `memory` has the bytes that [`Cut::bytes`] says.
+    unsafe fn task(
+        &self,
+        task: usize,
+        memory: *mut Vector<T>,
+        epilogue: Option<Epilogue<'_>>,
+        pace: &mut Pace,
+    ) {
+        let cut = self.cut;
+        // Parts of a chunk come one after the other: they read the same cache lines' neighbours.
+        let (rest, part) = (task / cut.parts, task % cut.parts);
+        let (sample, start) = (rest / cut.chunks, rest % cut.chunks * cut.chunk);
+        let lines = start..cut.lines.places.min(start + cut.chunk);
+        let first = part * cut.blocks * SQUARE;
+        let channels = first..cut.channels.min(first + cut.blocks * SQUARE);
+        for first in channels.clone().step_by(SQUARE) {
+            let count = SQUARE.min(channels.end - first);
+            pace.multiplied(lines.len() * cut.columns.places * cut.taps * SQUARE);
+            // SAFETY: as the caller's.
+            unsafe { self.block(sample, first..first + count, lines.clone(), memory) };
+        }
+        if let Some(done) = epilogue {
+            let wide = cut.columns.places;
+            done(sample * cut.channels, channels, lines.start * wide..lines.end * wide);
+        }
+    }
+
+    /// Computes some lines of at most sixteen channels.
+    ///
+    /// # Safety
+    /// As for [`Job::task`].
+    unsafe fn block(
+        &self,
+        sample: usize,
+        channels: Range<usize>,
+        lines: Range<usize>,
+        memory: *mut Vector<T>,
+    ) {
+        let (cut, steps) = (self.cut, self.windows.steps);
+        let (patch, wide) = (memory.wrapping_add(cut.taps), cut.columns.places);
+        let results = patch.wrapping_add(cut.sizes()[0]);
+        let (count, from) = (channels.len(), channels.start);
+        let to = self.out.wrapping_offset(sample as isize * self.sample).wrapping_add(from);
+        let mut there = 0;
+        // SAFETY: as the caller's, and as windows and sweeps say.
+        unsafe {
+            let weights =
+                self.windows.weights.cast::<T>().wrapping_offset(from as isize * steps[0]);
+            (self.spread)(memory, weights, &self.weights, (count, steps[0]));
+            for (i, line) in lines.clone().enumerate() {
+                let reads = cut.lines.reads(i + 1);
+                self.show((sample, from, count), lines.start, there..reads, patch);
+                there = reads;
+                let to = to.add(line * wide * cut.channels);
+                // Sixteen channels are written where they belong.
+                let (into, apart) = match count {
+                    SQUARE => (to, cut.channels),
+                    _ => (results.cast(), SQUARE),
+                };
+                (self.line)(
+                    patch.add(i * cut.lines.step * cut.pitch).cast(),
+                    &self.offsets,
+                    memory,
+                    (into, apart),
+                    (wide, cut.columns.step * SQUARE),
+                );
+                if count < SQUARE {
+                    for place in 0..wide {
+                        let from = results.add(place).cast::<T>();
+                        to.add(place * cut.channels).copy_from_nonoverlapping(from, count);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes lines of the patch of the results from line `start` on.
+    ///
+    /// # Safety
+    /// The patch has these lines.
+    unsafe fn show(
+        &self,
+        (sample, channel, count): (usize, usize, usize),
+        start: usize,
+        lines: Range<usize>,
+        patch: *mut Vector<T>,
+    ) {
+        let (cut, x) = (self.cut, self.windows.x);
+        let low = cut.lines.low + (start * cut.lines.step) as isize;
+        let inside = cut.lines.inside(start, lines.end);
+        let across = cut.columns.inside(0, cut.pitch);
+        let last = x.spatial[x.spatial.len() - 1].1;
+        let down = if x.spatial.len() == 1 { 0 } else { x.spatial[0].1 };
+        let first = sample as isize * x.strides[0] + channel as isize * x.strides[1];
+        let first = first + (cut.columns.low + across.start as isize) * last;
+        // SAFETY: by contract.
+        unsafe {
+            for line in lines {
+                let to = patch.add(line * cut.pitch);
+                if !inside.contains(&line) {
+                    to.write_bytes(0, cut.pitch);
+                    continue;
+                }
+                to.write_bytes(0, across.start);
+                to.add(across.end).write_bytes(0, cut.pitch - across.end);
+                let at = first + (low + line as isize) * down;
+                let (to, from) = (to.add(across.start), x.ptr.cast::<T>().wrapping_offset(at));
+                if count == SQUARE && x.strides[1] == 1 {
+                    (self.copy)(to, from, across.len(), last, down);
+                    continue;
+                }
+                for i in 0..across.len() {
+                    let from = from.wrapping_offset(i as isize * last);
+                    let lane = |lane: usize| match lane < count {
+                        true => *from.wrapping_offset(lane as isize * x.strides[1]),
+                        false => T::default(),
+                    };
+                    to.add(i).write(std::array::from_fn(lane));
+                }
+            }
+        }
+    }
+}
+
+multiversion! {
+    /// [`Copy`].
+    ///
+    /// # Safety
+    /// The vectors can be read and written.
+    #[expect(dead_code, reason = "the version is asked for once, not at each call")]
+    unsafe fn copy[T](to: *mut Vector<T>, from: *const T, n: usize, apart: isize, next: isize)
+    where [T: Element]
+    {
+        for i in 0..n {
+            // SAFETY: by contract.
+            unsafe {
+                let from = from.wrapping_offset(i as isize * apart);
+                prefetch(from.wrapping_offset(next));
+                to.add(i).write(from.cast::<Vector<T>>().read());
+            }
+        }
+    }
+
+    /// [`Spread`].
+    ///
+    /// # Safety
+    /// The weights can be read; there is a vector for each tap.
+    #[expect(dead_code, reason = "the version is asked for once, not at each call")]
+    unsafe fn spread[T](
+        to: *mut Vector<T>,
+        from: *const T,
+        taps: &[isize],
+        channels: (usize, isize),
+    )
+    where [T: Element]
+    {
+        let (count, apart) = channels;
+        for (t, &tap) in taps.iter().enumerate() {
+            let from = from.wrapping_offset(tap);
+            let at = |lane: usize| from.wrapping_offset(lane as isize * apart);
+            // SAFETY: by contract.
+            unsafe {
+                to.add(t).write(match count {
+                    SQUARE => std::array::from_fn(|lane| *at(lane)),
+                    _ => std::array::from_fn(|lane| if lane < count { *at(lane) } else { T::default() }),
+                });
+            }
+        }
+    }
+}
