@@ -258,14 +258,19 @@ impl Rows {
     /// # Safety
     /// As for [`Rows::run`].
     pub unsafe fn run_to(&self, rows: Range<usize>, to: (*mut f32, isize)) {
-        // SAFETY: as the caller's; the level is one that the processor has.
-        unsafe {
-            match isa() {
-                #[cfg(target_arch = "x86_64")]
-                Isa::V4 => v4::rows(self.from, to, &self.steps, (rows, self.columns)),
-                #[cfg(target_arch = "x86_64")]
-                Isa::V3 => v3::rows(self.from, to, &self.steps, (rows, self.columns)),
-                _ => unreachable!("the least level has no chains"),
+        // Of narrow rows as many as stay in the innermost cache while parts of them are worked on.
+        let each = (TILE / self.columns).next_multiple_of(8).max(8);
+        for first in rows.clone().step_by(each) {
+            let rows = first..rows.end.min(first + each);
+            // SAFETY: as the caller's; the level is one that the processor has.
+            unsafe {
+                match isa() {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::V4 => v4::rows(self.from, to, &self.steps, (rows, self.columns)),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::V3 => v3::rows(self.from, to, &self.steps, (rows, self.columns)),
+                    _ => unreachable!("the least level has no chains"),
+                }
             }
         }
     }
