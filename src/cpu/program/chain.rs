@@ -60,6 +60,7 @@ impl Kind {
     }
 
     /// The kind of fewer instructions, if the other operand is a number beside which there is one.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "of other kinds there is no shorter one")]
     fn beside(self, number: f32) -> Kind {
         match self {
             _ if number.is_nan() => self,
@@ -450,7 +451,7 @@ unsafe fn rows<V: Register>(
         let mut row = range.start;
         macro_rules! stacks {
             ($N:literal) => {
-                while row + $N <= range.end {
+                while range.end - row >= $N {
                     let place = (row as isize, at);
                     // SAFETY: by contract.
                     unsafe {
