@@ -83,7 +83,8 @@ pub fn processor() -> Isa {
 /// Compiles the body of a function once for each level of the instruction set.
 ///
 /// Type parameters stand in brackets, const parameters after a semicolon, bounds after `where` in
-/// brackets. What the body calls must be `#[inline(always)]` to be compiled with it.
+/// brackets. What the body calls must be `#[inline(always)]` to be compiled with it. In the body
+/// `FMA` is a constant: whether this version may use fused multiply-adds.
 ///
 /// ```
 /// wengert::multiversion! {
@@ -179,17 +180,29 @@ macro_rules! multiversion {
             )]
             unsafe fn shell_v4 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
-            $body
+            {
+                #[allow(dead_code)]
+                const FMA: bool = true;
+                $body
+            }
 
             #[cfg(all(target_arch = "x86_64", not(one_isa)))]
             #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,lzcnt,popcnt")]
             unsafe fn shell_v3 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
-            $body
+            {
+                #[allow(dead_code)]
+                const FMA: bool = true;
+                $body
+            }
 
             unsafe fn shell_base $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
-            $body
+            {
+                #[allow(dead_code)]
+                const FMA: bool = false;
+                $body
+            }
         }
     )+ };
 }

@@ -6,10 +6,12 @@ use crate::cpu::gemm::kernel;
 use crate::dtype::DType;
 use crate::error::{self, Result};
 use crate::multiversion;
-use crate::scalar::Float;
+use crate::scalar::{Float, Native};
 
 /// What such kernels calculate in. What is refused is refused in the name of an op and an operand.
-pub trait Real: kernel::Element + Number + Float + Of<f32> + Of<f64> {
+pub trait Real:
+    kernel::Element + Number + Float + Native<Fused: Float> + Of<f32> + Of<f64>
+{
     /// How elements of a floating dtype are read.
     fn loader(dtype: DType, op: &str, name: &str) -> Result<Load<Self>>;
     /// How elements of a floating dtype are added.

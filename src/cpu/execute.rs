@@ -353,7 +353,7 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
     }
     // SAFETY: the operands' register types are the ones the kernel was asked for, they broadcast to
     // `out` (its shape was inferred from them), and nobody else holds the memory of `out`.
-    unsafe { program::map(kernel, &operands[..args.len()], out) };
+    unsafe { program::map(def, kernel, &operands[..args.len()], out) };
     Ok(())
 }
 

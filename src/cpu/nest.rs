@@ -142,6 +142,14 @@ impl Nest {
         self.stride(operand, self.sizes.len() - 1)
     }
 
+    /// The rows and columns, where these are all axes there are, cut as such.
+    pub fn plane(&self) -> Option<(usize, usize)> {
+        match self.sizes[..] {
+            [rows, columns] if self.row_axis == 0 => Some((rows, columns)),
+            _ => None,
+        }
+    }
+
     /// The count of elements.
     pub fn count(&self) -> usize {
         self.sizes.iter().product()

@@ -17,7 +17,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::multiversion;
 use crate::ops::emit::OrThrow;
-use crate::scalar::{exp, exp_is_rare, exp_often, log};
+use crate::scalar::{by_fma, exp, exp_is_rare, exp_often, log};
 use crate::threads::{self, Pace};
 
 /// Elements that one thread takes at a time.
@@ -96,7 +96,7 @@ multiversion! {
                 for line in (0..W * size_of::<T>()).step_by(64) {
                     prefetch(x.wrapping_add(n + at).cast::<u8>().wrapping_add(line));
                 }
-                let e = powers(&x.add(at).cast::<[T; W]>().read_unaligned(), largest);
+                let e = powers::<T, W, FMA>(&x.add(at).cast::<[T; W]>().read_unaligned(), largest);
                 y.add(at).cast::<[T; W]>().write_unaligned(e);
                 at += W;
             }
@@ -104,7 +104,8 @@ multiversion! {
                 let count = (n - at).min(SHORT);
                 let mut part = [largest; SHORT];
                 part.as_mut_ptr().copy_from_nonoverlapping(x.add(at), count);
-                y.add(at).copy_from_nonoverlapping(powers(&part, largest).as_ptr(), count);
+                let e = powers::<T, SHORT, FMA>(&part, largest);
+                y.add(at).copy_from_nonoverlapping(e.as_ptr(), count);
                 at += count;
             }
         }
@@ -136,19 +137,19 @@ multiversion! {
 /// Elements that are computed at once at the end of a row.
 const SHORT: usize = 16;
 
-/// `e^(x − largest)`
+/// `e^(x − largest)`, in code that may use fused multiply-adds or not.
 #[inline(always)]
-pub fn powers<T: Real, const N: usize>(x: &[T; N], largest: T) -> [T; N] {
+pub fn powers<T: Real, const N: usize, const FMA: bool>(x: &[T; N], largest: T) -> [T; N] {
     let mut e = [largest; N];
     let mut are_rare = false;
     for i in 0..N {
         let z = x[i] - largest;
         are_rare |= exp_is_rare(z);
-        e[i] = exp_often(z);
+        e[i] = by_fma!(FMA, exp_often(z));
     }
     if are_rare {
         for i in 0..N {
-            e[i] = exp(x[i] - largest);
+            e[i] = by_fma!(FMA, exp(x[i] - largest));
         }
     }
     e

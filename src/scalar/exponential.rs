@@ -54,12 +54,39 @@ fn clamp<S: Float>(x: S, low: S, high: S) -> S {
 /// `k`, `r` and a rest with `x + lo = k·ln 2 + r + rest`.
 #[inline(always)]
 fn reduce<S: Float>(x: S, lo: S) -> (S::Bits, S, S) {
+    let (upper, lower) = ln_2::<S>();
     let (n, k) = (x * S::lit(std::f64::consts::LOG2_E)).round_small();
-    // The upper part of ln 2 is short, so that its product with k and the difference are exact.
-    let hi = x - n * S::pick(0.693145751953125, 0.6931471805598903);
-    let step = n * S::pick(1.4286068e-06, 5.497923018708371e-14) - lo;
+    let hi = x - n * upper;
+    let step = n * lower - lo;
     let r = hi - step;
     (k, r, (hi - r) - step)
+}
+
+/// The upper part of ln 2, short, so that its product with an exponent is exact, and the rest.
+#[inline(always)]
+pub(super) fn ln_2<S: Float>() -> (S, S) {
+    (S::pick(0.693145751953125, 0.6931471805598903), S::pick(1.4286068e-06, 5.497923018708371e-14))
+}
+
+/// `k` and `r` with `x = k·ln 2 + r`, for numbers that fuse.
+#[inline(always)]
+fn reduce_fused<S: Float>(x: S) -> (S::Bits, S) {
+    let (hi, lo) = ln_2::<S>();
+    let (n, k) = x.round_product(S::lit(std::f64::consts::LOG2_E));
+    (k, n.multiply_add(-lo, n.multiply_add(-hi, x)))
+}
+
+/// `k` and `p` with `eˣ = 2ᵏ·p`, where `x` is held.
+#[inline(always)]
+fn exp_parts<S: Float>(x: S) -> (S::Bits, S) {
+    let one = S::whole(1);
+    if S::FUSES {
+        let (k, r) = reduce_fused(x);
+        let q = EXP.fused(r).multiply_add(r, one);
+        return (k, q.multiply_add(r, one));
+    }
+    let (k, r, rest) = reduce(x, S::whole(0));
+    (k, one + (r + (r * r * EXP.at(r) + rest)))
 }
 
 /// `x` held where neither `eˣ` nor `x·eˣ` is surely 0, nor `eˣ` surely infinite.
@@ -71,8 +98,7 @@ fn hold<S: Float>(x: S) -> S {
 /// `eˣ·2ʲ`, also where `eˣ` itself would overflow or vanish.
 #[inline(always)]
 fn exp_scaled<S: Float>(x: S, j: i64) -> S {
-    let (k, r, rest) = reduce(hold(x), S::whole(0));
-    let p = S::whole(1) + (r + (r * r * EXP.at(r) + rest));
+    let (k, p) = exp_parts(hold(x));
     p.scale(k + S::Bits::whole(j))
 }
 
@@ -80,8 +106,9 @@ fn exp_scaled<S: Float>(x: S, j: i64) -> S {
 #[inline(always)]
 pub(super) fn exp_times<S: Float>(factor: Pair<S>, x: Pair<S>) -> S {
     let (k, r, rest) = reduce(hold(x.hi), x.lo);
-    let em1 = r + (r * r * EXP.at(r) + rest);
-    (factor.hi + (factor.hi * em1 + (factor.lo + factor.lo * em1))).scale(k)
+    let em1 = r + (r * r).multiply_add(EXP.fused(r), rest);
+    let lo = factor.lo.multiply_add(em1, factor.lo);
+    (factor.hi + factor.hi.multiply_add(em1, lo)).scale(k)
 }
 
 /// `eˣ / 2`, which overflows later than `eˣ`.
@@ -111,8 +138,7 @@ pub fn exp_is_rare<S: Float>(x: S) -> bool {
 /// [`exp`], with the same bits, where the result is a normal number or NaN; arbitrary elsewhere.
 #[inline(always)]
 pub fn exp_normal<S: Float>(x: S) -> S {
-    let (k, r, rest) = reduce(x, S::whole(0));
-    let p = S::whole(1) + (r + (r * r * EXP.at(r) + rest));
+    let (k, p) = exp_parts(x);
     p * S::power_of_two(k)
 }
 
@@ -151,12 +177,41 @@ pub fn expm1<S: Float>(x: S) -> S {
 /// `1 / (1 + e⁻ˣ)`. Error ≤ 2 ULP in binary32, 1.5 in binary64.
 #[inline(always)]
 pub fn sigmoid<S: Float>(x: S) -> S {
+    sigmoid_of(x, exp(-x.abs()))
+}
+
+/// [`sigmoid`], with the same bits, but where [`exp_is_rare`].
+#[inline(always)]
+pub fn sigmoid_often<S: Float>(x: S) -> S {
+    sigmoid_of(x, exp_often(-x.abs()))
+}
+
+/// [`sigmoid`] with `e^(−|x|)`.
+#[inline(always)]
+fn sigmoid_of<S: Float>(x: S, e: S) -> S {
     let one = S::whole(1);
-    let e = exp(-x.abs());
     let d = ordered_sum(one, e);
     let q = S::select(x.lt(S::whole(0)), e, one) / d.hi;
     // What rounding lost from the divisor; 1 − e/2 is near enough to its reciprocal.
-    q - q * (d.lo * (one - S::lit(0.5) * e))
+    let lost = d.lo * S::lit(-0.5).multiply_add(e, one);
+    (-q).multiply_add(lost, q)
+}
+
+/// `k` and `em1` with `e^(−a) = 2ᵏ·(1 + em1)`, from `−a`, held where that vanishes.
+#[inline(always)]
+pub(super) fn decay_parts<S: Float>(minus: Pair<S>) -> (S::Bits, S) {
+    let (k, r, rest) = reduce(minus.hi, minus.lo);
+    (k, r + (r * r).multiply_add(EXP.fused(r), rest))
+}
+
+/// The same for `−a = minus·(w.hi + w.lo)`, which need not be known to more digits than the rest of
+/// its reduction, for numbers that fuse.
+#[inline(always)]
+pub(super) fn decay_product<S: Float>(minus: S, w: Pair<S>) -> (S::Bits, S) {
+    let (hi, lo) = ln_2::<S>();
+    let (n, k) = (minus * w.hi).round_product(S::lit(std::f64::consts::LOG2_E));
+    let r = minus.multiply_add(w.hi, -(n * hi)) + minus.multiply_add(w.lo, -(n * lo));
+    (k, (r * r).multiply_add(EXP.fused(r), r))
 }
 
 /// `e^(−a)`, as `1 + em1` times two powers of two, and all multiplied.
@@ -166,11 +221,9 @@ struct Decay<S> {
     e: S,
 }
 
-/// `e^(−a)` for `−a ≤ 0`, held where it vanishes.
+/// `e^(−a)` from its parts.
 #[inline(always)]
-fn decay<S: Float>(minus: Pair<S>) -> Decay<S> {
-    let (k, r, rest) = reduce(minus.hi, minus.lo);
-    let em1 = r + (r * r * EXP.at(r) + rest);
+fn decay<S: Float>((k, em1): (S::Bits, S)) -> Decay<S> {
     let half = k.right(1);
     let powers = [S::power_of_two(half), S::power_of_two(k - half)];
     Decay { em1, powers, e: (S::whole(1) + em1) * powers[0] * powers[1] }
@@ -181,27 +234,37 @@ fn decay<S: Float>(minus: Pair<S>) -> Decay<S> {
 #[inline(always)]
 fn decayed<S: Float>(mask: S::Mask, near: S, far: S, d: S, c: &Decay<S>) -> S {
     let one = S::whole(1);
-    let q = S::select(mask, near + near * c.em1, far) / d;
+    let q = S::select(mask, near.multiply_add(c.em1, near), far) / d;
     q * S::select(mask, c.powers[0], one) * S::select(mask, c.powers[1], one)
 }
 
-/// `x·σ(v)`, with `v` of the sign of `x`, from `−|v|`; `held` is `−|x|`, both held where the result
-/// for negative numbers vanishes.
+/// `x·σ(v)`, with `v` of the sign of `x`, from the parts of `e^(−|v|)`; `held` is `−|x|`, both held
+/// where the result for negative numbers vanishes.
 #[inline(always)]
-pub(super) fn gated<S: Float>(x: S, held: S, minus: Pair<S>) -> S {
-    let c = decay(minus);
+pub(super) fn gated<S: Float>(x: S, held: S, parts: (S::Bits, S)) -> S {
+    let c = decay(parts);
     decayed(x.lt(S::whole(0)), held, x, S::whole(1) + c.e, &c)
 }
 
-/// `σ(v)·(1 + slope·σ(−v))`, with `v` of the sign of `x`, from `−|v|`; `held` is `−|slope|`.
+/// The same, with the same bits, where `e^(−|v|)` is a normal number, and `x` times that not near
+/// the smallest one.
+#[inline(always)]
+pub(super) fn gated_normal<S: Float>(x: S, held: S, (k, em1): (S::Bits, S)) -> S {
+    let (one, power) = (S::whole(1), S::power_of_two(k));
+    let near = held.multiply_add(em1, held) * power;
+    S::select(x.lt(S::whole(0)), near, x) / (one + (one + em1) * power)
+}
+
+/// `σ(v)·(1 + slope·σ(−v))`, with `v` of the sign of `x`, from the parts of `e^(−|v|)`; `held` is
+/// `−|slope|`.
 ///
 /// With `e = e^(−|v|)` and `d = 1 + e` that is `(d + |slope|·e) / d²`, or `e·(d − |slope|) / d²`
 /// for negative `v`.
 #[inline(always)]
-pub(super) fn gated_slope<S: Float>(x: S, held: S, minus: Pair<S>) -> S {
-    let c = decay(minus);
+pub(super) fn gated_slope<S: Float>(x: S, held: S, parts: (S::Bits, S)) -> S {
+    let c = decay(parts);
     let d = S::whole(1) + c.e;
-    decayed(x.lt(S::whole(0)), d + held, d - held * c.e, d * d, &c)
+    decayed(x.lt(S::whole(0)), d + held, (-held).multiply_add(c.e, d), d * d, &c)
 }
 
 /// `−|x|`, held where `x·eˣ` is surely 0.
@@ -215,7 +278,27 @@ fn hold_negative<S: Float>(x: S) -> S {
 #[inline(always)]
 pub fn silu<S: Float>(x: S) -> S {
     let held = hold_negative(x);
-    gated(x, held, Pair { hi: held, lo: S::whole(0) })
+    gated(x, held, silu_parts(held))
+}
+
+/// [`silu`], with the same bits, but where [`exp_is_rare`].
+#[inline(always)]
+pub fn silu_often<S: Float>(x: S) -> S {
+    if !S::HAS_RARE {
+        return silu(x);
+    }
+    let minus = -x.abs();
+    gated_normal(x, minus, silu_parts(minus))
+}
+
+/// The parts of `e^(−|x|)`.
+#[inline(always)]
+fn silu_parts<S: Float>(minus: S) -> (S::Bits, S) {
+    if S::FUSES {
+        let (k, r) = reduce_fused(minus);
+        return (k, (r * r).multiply_add(EXP.fused(r), r));
+    }
+    decay_parts(Pair { hi: minus, lo: S::whole(0) })
 }
 
 /// The derivative of [`silu`]. Error ≤ 6 ULP of the result, or for `x ≥ −1.5` (near its zero at
@@ -223,7 +306,7 @@ pub fn silu<S: Float>(x: S) -> S {
 #[inline(always)]
 pub fn silu_slope<S: Float>(x: S) -> S {
     let held = hold_negative(x);
-    gated_slope(x, held, Pair { hi: held, lo: S::whole(0) })
+    gated_slope(x, held, decay_parts(Pair { hi: held, lo: S::whole(0) }))
 }
 
 /// `log(1 + eˣ)`. Error ≤ 2 ULP in binary32, 1.5 in binary64.

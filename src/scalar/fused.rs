@@ -1,8 +1,10 @@
-//! Numbers whose products are fused with sums where a formula asks what rounding lost of a product.
+//! Numbers whose products are fused with sums where a formula asks for that, or for what rounding
+//! lost of a product.
 //!
 //! [`Fused`] has the memory form of the number in it, and every formula the same bits: only
-//! [`Float::lost`] differs, in the instructions that it takes. It is for code that is compiled for
-//! processors with fused multiply-adds; elsewhere each of them would be a call.
+//! [`Float::multiply_add`] and [`Float::lost`] differ, in the instructions that they take. It is for
+//! code that is compiled for processors with fused multiply-adds; elsewhere each of them would be a
+//! call.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -17,12 +19,36 @@ pub struct Fused<T>(pub T);
 pub trait Native: Copy {
     /// Itself, if it is no float.
     type Fused: Copy;
+    /// The same number.
+    fn fuse(self) -> Self::Fused;
+    /// The number that [`Native::fuse`] made that of.
+    fn plain(x: Self::Fused) -> Self;
 }
+
+/// A function of one number, in code of which a constant says whether it is compiled for fused
+/// multiply-adds ([`multiversion!`](crate::multiversion) gives it).
+macro_rules! by_fma {
+    ($fma:ident, $f:ident($x:expr)) => {
+        match $fma {
+            true => $crate::scalar::Native::plain($f($crate::scalar::Native::fuse($x))),
+            false => $f($x),
+        }
+    };
+}
+pub(crate) use by_fma;
 
 macro_rules! plain {
     ($($ty:ty),*) => {$(
         impl Native for $ty {
             type Fused = $ty;
+            #[inline(always)]
+            fn fuse(self) -> $ty {
+                self
+            }
+            #[inline(always)]
+            fn plain(x: $ty) -> $ty {
+                x
+            }
         }
     )*};
 }
@@ -31,38 +57,37 @@ plain!(std::num::Wrapping<i32>, std::num::Wrapping<i64>);
 plain!(std::num::Wrapping<u32>, std::num::Wrapping<u64>);
 
 macro_rules! operator {
-    ($($trait:ident $name:ident),*) => {$(
-        impl<T: $trait<Output = T>> $trait for Fused<T> {
+    ($wrapper:ident: $($trait:ident $name:ident),*) => {
+        $(
+            impl<T: $trait<Output = T>> $trait for $wrapper<T> {
+                type Output = Self;
+                #[inline(always)]
+                fn $name(self, other: Self) -> Self {
+                    $wrapper(self.0.$name(other.0))
+                }
+            }
+        )*
+
+        impl<T: Neg<Output = T>> Neg for $wrapper<T> {
             type Output = Self;
             #[inline(always)]
-            fn $name(self, other: Self) -> Self {
-                Fused(self.0.$name(other.0))
+            fn neg(self) -> Self {
+                $wrapper(-self.0)
             }
         }
-    )*};
+    };
 }
-operator!(Add add, Sub sub, Mul mul, Div div);
+operator!(Fused: Add add, Sub sub, Mul mul, Div div);
 
-impl<T: Neg<Output = T>> Neg for Fused<T> {
-    type Output = Self;
-    #[inline(always)]
-    fn neg(self) -> Self {
-        Fused(-self.0)
-    }
-}
-
-macro_rules! fused {
-    ($($float:ident),*) => {$(
-        impl Native for $float {
-            type Fused = Fused<$float>;
-        }
-
-        impl Scalar for Fused<$float> {
+/// What a number wrapped in another type does as it does itself, and what it does otherwise.
+macro_rules! wrapper {
+    ($wrapper:ident, $float:ident, {$($other:item)*}) => {
+        impl Scalar for $wrapper<$float> {
             type Mask = bool;
 
             #[inline(always)]
             fn whole(n: i64) -> Self {
-                Fused($float::whole(n))
+                $wrapper($float::whole(n))
             }
 
             #[inline(always)]
@@ -87,37 +112,37 @@ macro_rules! fused {
 
             #[inline(always)]
             fn maximum(self, other: Self) -> Self {
-                Fused(Scalar::maximum(self.0, other.0))
+                $wrapper(Scalar::maximum(self.0, other.0))
             }
 
             #[inline(always)]
             fn minimum(self, other: Self) -> Self {
-                Fused(Scalar::minimum(self.0, other.0))
+                $wrapper(Scalar::minimum(self.0, other.0))
             }
 
             #[inline(always)]
             fn abs(self) -> Self {
-                Fused(self.0.abs())
+                $wrapper(self.0.abs())
             }
 
             #[inline(always)]
             fn sign(self) -> Self {
-                Fused(Scalar::sign(self.0))
+                $wrapper(Scalar::sign(self.0))
             }
         }
 
-        impl Float for Fused<$float> {
+        impl Float for $wrapper<$float> {
             type Bits = <$float as Float>::Bits;
             const DOUBLE: bool = <$float as Float>::DOUBLE;
 
             #[inline(always)]
             fn lit(value: f64) -> Self {
-                Fused($float::lit(value))
+                $wrapper($float::lit(value))
             }
 
             #[inline(always)]
             fn of_bits(bits: Self::Bits) -> Self {
-                Fused($float::of_bits(bits))
+                $wrapper($float::of_bits(bits))
             }
 
             #[inline(always)]
@@ -127,19 +152,19 @@ macro_rules! fused {
 
             #[inline(always)]
             fn of_small(n: Self::Bits) -> Self {
-                Fused($float::of_small(n))
+                $wrapper($float::of_small(n))
             }
 
             #[inline(always)]
             fn round_small(self) -> (Self, Self::Bits) {
                 let (whole, n) = self.0.round_small();
-                (Fused(whole), n)
+                ($wrapper(whole), n)
             }
 
             #[inline(always)]
             fn quarter_turns(self) -> (Self::Bits, Self, Self) {
                 let (quadrant, hi, lo) = self.0.quarter_turns();
-                (quadrant, Fused(hi), Fused(lo))
+                (quadrant, $wrapper(hi), $wrapper(lo))
             }
 
             #[inline(always)]
@@ -155,42 +180,39 @@ macro_rules! fused {
             #[inline(always)]
             fn far_quarter_turns(self) -> (Self::Bits, Self, Self) {
                 let (quadrant, hi, lo) = self.0.far_quarter_turns();
-                (quadrant, Fused(hi), Fused(lo))
+                (quadrant, $wrapper(hi), $wrapper(lo))
             }
 
-            #[inline(always)]
-            fn lost(self, other: Self, product: Self) -> Self {
-                Fused(self.0.mul_add(other.0, -product.0))
-            }
+            $($other)*
 
             #[inline(always)]
             fn sqrt(self) -> Self {
-                Fused(Float::sqrt(self.0))
+                $wrapper(Float::sqrt(self.0))
             }
 
             #[inline(always)]
             fn floor(self) -> Self {
-                Fused(Float::floor(self.0))
+                $wrapper(Float::floor(self.0))
             }
 
             #[inline(always)]
             fn ceil(self) -> Self {
-                Fused(Float::ceil(self.0))
+                $wrapper(Float::ceil(self.0))
             }
 
             #[inline(always)]
             fn trunc(self) -> Self {
-                Fused(Float::trunc(self.0))
+                $wrapper(Float::trunc(self.0))
             }
 
             #[inline(always)]
             fn round(self) -> Self {
-                Fused(Float::round(self.0))
+                $wrapper(Float::round(self.0))
             }
 
             #[inline(always)]
             fn fmod(self, divisor: Self) -> Self {
-                Fused(self.0.fmod(divisor.0))
+                $wrapper(self.0.fmod(divisor.0))
             }
 
             #[inline(always)]
@@ -198,6 +220,60 @@ macro_rules! fused {
                 self.0.is_nan()
             }
         }
+    };
+}
+
+macro_rules! fused {
+    ($($float:ident),*) => {$(
+        impl Native for $float {
+            type Fused = Fused<$float>;
+            #[inline(always)]
+            fn fuse(self) -> Fused<$float> {
+                Fused(self)
+            }
+            #[inline(always)]
+            fn plain(x: Fused<$float>) -> $float {
+                x.0
+            }
+        }
+
+        wrapper!(Fused, $float, {
+            const FUSES: bool = <$float as Float>::FUSES;
+
+            #[inline(always)]
+            fn multiply_add(self, factor: Self, term: Self) -> Self {
+                match Self::FUSES {
+                    true => Fused(self.0.mul_add(factor.0, term.0)),
+                    false => self * factor + term,
+                }
+            }
+
+            #[inline(always)]
+            fn round_product(self, factor: Self) -> (Self, Self::Bits) {
+                if !Self::FUSES {
+                    return (self * factor).round_small();
+                }
+                let origin = Fused(1.5 / $float::EPSILON);
+                let shifted = self.multiply_add(factor, origin);
+                (shifted - origin, shifted.bits() - origin.bits())
+            }
+
+            #[inline(always)]
+            fn lost(self, other: Self, product: Self) -> Self {
+                Fused(self.0.mul_add(other.0, -product.0))
+            }
+        });
     )*};
 }
 fused!(f32, f64);
+
+/// A number of binary32 as formulas see it where nothing fuses, as in WGSL.
+#[cfg(test)]
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+pub(super) struct Apart<T>(pub T);
+#[cfg(test)]
+operator!(Apart: Add add, Sub sub, Mul mul, Div div);
+#[cfg(test)]
+wrapper!(Apart, f32, {
+    const HAS_RARE: bool = false;
+});

@@ -37,6 +37,7 @@ fn functions_of_one_number_do_not_show_fused_products() {
     same!(f32: acos, acosh, asin, asinh, atan, atanh, cbrt, cos, cosh, erf, erfc, erfinv, exp, exp2);
     same!(f32: expm1, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope, log, log10, log1p, log2);
     same!(f32: log_sigmoid, sigmoid, silu, silu_slope, sin, sinh, softplus, tan, tanh);
+    same!(f32: exp_normal, gelu_tanh_often, sigmoid_often, silu_often);
     same!(f64: acos, acosh, asin, asinh, atan, atanh, cbrt, cos, cosh, erf, erfc, erfinv, exp, exp2);
     same!(f64: expm1, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope, log, log10, log1p, log2);
     same!(f64: log_sigmoid, sigmoid, silu, silu_slope, sin, sinh, softplus, tan, tanh);
@@ -88,5 +89,46 @@ fn the_rest_of_a_product_is_what_a_fused_multiply_add_finds() {
             let splits = [x, y].iter().all(|x| x.abs() > 1e-25);
             assert!(!splits || pair::lost(x, y, hi).to_bits() == lo.to_bits(), "{x:e} · {y:e}");
         }
+    }
+}
+
+#[test]
+fn a_fused_product_is_rounded_once_without_the_instruction() {
+    let check = |x: f32, y: f32, z: f32| {
+        let (want, got) = (x.mul_add(y, z), Float::multiply_add(x, y, z));
+        let are_nan = want.is_nan() && got.is_nan();
+        assert!(are_nan || want.to_bits() == got.to_bits(), "{x:e} · {y:e} + {z:e}: {got:e}");
+    };
+    let xs: Vec<f32> = samples().into_iter().map(|x| x as f32).collect();
+    for (i, &x) in xs.iter().enumerate() {
+        let [y, z] = [17, 4242].map(|k| xs[(i + k) % xs.len()]);
+        check(x, y, z);
+        // Sums that are halfway between two numbers, but for what is far below; and that vanish.
+        let tie = x.abs() * 2f32.powi(-24);
+        for z in [-x * y, x * 2f32.powi(12), tie, tie * 1.0000001, 1e-45, -1e-45] {
+            check(x, y, z);
+            check(1.0 + y.abs().min(1.0) * 2f32.powi(-23), 1.0 + 2f32.powi(-23), z);
+            check(tie, 1.0000001, x);
+            check(-tie, 0.99999994, x);
+        }
+    }
+}
+
+#[test]
+fn short_formulas_have_the_bits_of_the_full_ones_but_for_rare_numbers() {
+    for x in samples() {
+        macro_rules! same {
+            ($float:ident: $($often:ident $full:ident $rare:ident),*) => {$({
+                let x = x as $float;
+                let (want, got) = ($full(x), $often(x));
+                let are_nan = want.is_nan() && got.is_nan();
+                let same = are_nan || want.to_bits() == got.to_bits();
+                assert!($rare(x) || same, "{}({x:e}): {got:e}, {want:e}", stringify!($often));
+            })*};
+        }
+        same!(f32: exp_often exp exp_is_rare, sigmoid_often sigmoid exp_is_rare);
+        same!(f32: silu_often silu exp_is_rare, gelu_tanh_often gelu_tanh gelu_tanh_is_rare);
+        same!(f64: exp_often exp exp_is_rare, sigmoid_often sigmoid exp_is_rare);
+        same!(f64: silu_often silu exp_is_rare, gelu_tanh_often gelu_tanh gelu_tanh_is_rare);
     }
 }

@@ -7,8 +7,8 @@
 //! - Everything here is straight-line and inlined: no branch on data, no table, no call, except for
 //!   [`Float::fmod`], integer division and angles [far out](Float::is_far). So a loop over it
 //!   vectorises, and every instruction set gives the same bits: nothing is contracted or
-//!   re-associated. What rounding lost of a product is computed in fewer instructions where they
-//!   are there ([`Fused`]), and is the same number.
+//!   re-associated. Formulas that ask for fused products ([`Float::multiply_add`]) get them, in more
+//!   instructions where the processor has none ([`Fused`]), and the same numbers.
 //! - Each mathematical function states its largest error in units in the last place (ULP);
 //!   [`BOUNDS`] holds the figures and the tests prove them.
 
@@ -36,13 +36,17 @@ pub use algebraic::{Step, cbrt, floor_divide, fmod, hypot, next_after, remainder
 pub use bounds::{BOUNDS, Bound};
 pub use exponential::{
     exp, exp_is_rare, exp_normal, exp_often, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid,
-    silu, silu_slope, softplus,
+    sigmoid_often, silu, silu_often, silu_slope, softplus,
 };
+pub(crate) use fused::by_fma;
 pub use fused::{Fused, Native};
 pub use hyperbolic::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use logarithm::{log, log1p, log2, log10};
 pub use register::Register;
-pub use special::{erf, erfc, erfinv, gelu, gelu_slope, gelu_tanh, gelu_tanh_slope};
+pub use special::{
+    erf, erfc, erfinv, gelu, gelu_slope, gelu_tanh, gelu_tanh_is_rare, gelu_tanh_often,
+    gelu_tanh_slope,
+};
 pub use trigonometric::{acos, asin, atan, atan2, cos, cos_far, sin, sin_far, tan, tan_far};
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Sub};
@@ -124,6 +128,8 @@ pub trait Float: Scalar + Div<Output = Self> {
     const DOUBLE: bool;
     /// Whether rare elements have a formula of their own: in WGSL one formula is for all.
     const HAS_RARE: bool = true;
+    /// Whether [`Float::multiply_add`] rounds once: in binary32 on the CPU.
+    const FUSES: bool = false;
 
     /// `value`, rounded to this type.
     fn lit(value: f64) -> Self;
@@ -152,6 +158,16 @@ pub trait Float: Scalar + Div<Output = Self> {
     #[inline(always)]
     fn lost(self, other: Self, product: Self) -> Self {
         pair::lost(self, other, product)
+    }
+    /// `self · factor + term`, rounded once where [`Float::FUSES`], else twice.
+    #[inline(always)]
+    fn multiply_add(self, factor: Self, term: Self) -> Self {
+        self * factor + term
+    }
+    /// [`Float::round_small`] of a product, which is not rounded itself where [`Float::FUSES`].
+    #[inline(always)]
+    fn round_product(self, factor: Self) -> (Self, Self::Bits) {
+        (self * factor).round_small()
     }
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;

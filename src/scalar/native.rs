@@ -33,7 +33,7 @@ macro_rules! comparisons {
 }
 
 macro_rules! float {
-    ($float:ident, $bits:ident, double: $double:literal) => {
+    ($float:ident, $bits:ident, double: $double:literal, {$($fused:item)*}) => {
         impl Scalar for $float {
             comparisons!();
 
@@ -100,6 +100,8 @@ macro_rules! float {
                 (shifted - origin, shifted.bits() - origin.bits())
             }
 
+            $($fused)*
+
             #[inline(always)]
             fn quarter_turns(self) -> (Self::Bits, Self, Self) {
                 $bits::quarter_turns(self)
@@ -158,8 +160,44 @@ macro_rules! float {
     };
 }
 
-float!(f32, i32, double: false);
-float!(f64, i64, double: true);
+float!(f32, i32, double: false, {
+    const FUSES: bool = true;
+
+    #[inline(always)]
+    fn multiply_add(self, factor: f32, term: f32) -> f32 {
+        if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
+            return self.mul_add(factor, term);
+        }
+        fused_by_halves(self, factor, term)
+    }
+
+    #[inline(always)]
+    fn round_product(self, factor: f32) -> (f32, Self::Bits) {
+        let origin = 1.5 / f32::EPSILON;
+        let shifted = Float::multiply_add(self, factor, origin);
+        (shifted - origin, shifted.bits() - origin.bits())
+    }
+});
+float!(f64, i64, double: true, {});
+
+/// `a · b + c`, rounded once, without the instruction for it: in double precision the product is
+/// exact, and of the sum the last bit is made odd where something was lost, so that rounding again
+/// decides as the exact sum would. Source: Boldo, Melquiond: Emulation of a FMA and correctly
+/// rounded sums, 2008.
+#[inline(always)]
+fn fused_by_halves(a: f32, b: f32, c: f32) -> f32 {
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    let part = sum - product;
+    let lost = (product - (sum - part)) + (c - part);
+    let bits = sum.to_bits() as i64;
+    // One place up or down in magnitude, as what was lost has the sign of the sum or not.
+    let step = ((lost.to_bits() as i64 ^ bits) >> 63) | 1;
+    // Of infinities NaN is lost, which is neither.
+    let is_inexact = (lost > 0.0) | (lost < 0.0);
+    let step = if is_inexact & (bits & 1 == 0) { step } else { 0 };
+    f64::from_bits((bits + step) as u64) as f32
+}
 
 /// How a float of this width is reduced by multiples of π/2.
 trait Reduction<F>: Sized {

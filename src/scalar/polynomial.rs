@@ -14,6 +14,21 @@ impl<const M: usize, const N: usize> Polynomial<M, N> {
     }
 }
 
+impl<const M: usize, const N: usize> Polynomial<M, N> {
+    /// The value at `x`, by [`Float::multiply_add`].
+    #[inline(always)]
+    pub fn fused<S: Float>(&self, x: S) -> S {
+        if !S::FUSES {
+            return self.at(x);
+        }
+        let mut sum = S::lit(self.0[M - 1]);
+        for i in (0..M - 1).rev() {
+            sum = sum.multiply_add(x, S::lit(self.0[i]));
+        }
+        sum
+    }
+}
+
 /// `Σ cᵢ xⁱ`, from the highest power down.
 #[inline(always)]
 fn horner<S: Float, const N: usize>(x: S, coefficients: &[f64; N]) -> S {

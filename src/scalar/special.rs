@@ -1,7 +1,7 @@
 //! The error function and its relatives.
 
 use super::Float;
-use super::exponential::{exp_times, gated, gated_slope};
+use super::exponential::{decay_parts, decay_product, exp_times, gated, gated_normal, gated_slope};
 use super::logarithm::log1p_pair;
 use super::pair::{Pair, ordered_sum, product, split, sum};
 use super::polynomial::Polynomial;
@@ -179,7 +179,7 @@ const ERFINV_FARTHEST: Polynomial<1, 19> = Polynomial(
 #[inline(always)]
 fn erfc_scaled<S: Float>(a: Pair<S>) -> Pair<S> {
     let center = S::pick(2.0, 3.0);
-    let top = ordered_sum(S::lit(1.25), ERFC.at((a.hi - center) / (a.hi + center)));
+    let top = ordered_sum(S::lit(1.25), ERFC.fused((a.hi - center) / (a.hi + center)));
     let bottom = sum(S::whole(1), a.hi + a.hi);
     // The quotient and what it leaves, so that only the last sum rounds.
     let inverse = S::whole(1) / bottom.hi;
@@ -203,7 +203,7 @@ fn erfc_tail<S: Float>(a: S) -> S {
 #[inline(always)]
 pub fn erf<S: Float>(x: S) -> S {
     let a = x.abs();
-    let small = x + x * ERF.at(x * x);
+    let small = x.multiply_add(ERF.fused(x * x), x);
     let large = (S::whole(1) - erfc_tail(a)).copysign(x);
     let value = S::select(a.lt(S::whole(1)), small, large);
     S::select(x.is_nan(), x, value)
@@ -213,7 +213,7 @@ pub fn erf<S: Float>(x: S) -> S {
 #[inline(always)]
 pub fn erfc<S: Float>(x: S) -> S {
     let a = x.abs();
-    let small = S::whole(1) - (x + x * ERF.at(x * x));
+    let small = S::whole(1) - x.multiply_add(ERF.fused(x * x), x);
     let tail = erfc_tail(a);
     let large = S::select(x.lt(S::whole(0)), S::whole(2) - tail, tail);
     let value = S::select(a.lt(S::lit(0.4)), small, large);
@@ -246,8 +246,8 @@ fn normal_exponent<S: Float>(a: S) -> Pair<S> {
 pub fn gelu<S: Float>(x: S) -> S {
     let (a, t) = normal_tail(x);
     let h = S::lit(0.5) * x;
-    let e = t.hi + t.hi * ERF.at(t.hi * t.hi);
-    let small = h + h * e.copysign(x);
+    let e = t.hi.multiply_add(ERF.fused(t.hi * t.hi), t.hi);
+    let small = h.multiply_add(e.copysign(x), h);
     // a·Φ(−a) = (a/2·e^(t²)·erfc t)·e^(−a²/2)
     let q = erfc_scaled(t);
     let b = S::lit(0.5) * a;
@@ -278,17 +278,21 @@ pub fn gelu_slope<S: Float>(x: S) -> S {
     let hi = S::select(is_small, m.hi, rest.hi);
     let lo = S::select(is_small, m.lo, rest.lo + (m.lo - half * q.lo));
     let g = exp_times(Pair { hi, lo }, normal_exponent(a));
-    let e = t.hi + t.hi * ERF.at(t.hi * t.hi);
+    let e = t.hi.multiply_add(ERF.fused(t.hi * t.hi), t.hi);
     let small = half + (half * e + g).copysign(x);
     let large = S::select(x.lt(S::whole(0)), -g, S::whole(1) + g);
     S::select(x.is_nan(), x, S::select(is_small, small, large))
 }
 
-/// `2√(2/π)` and that times 0.044715, each as a number of half the digits and the rest.
+/// `2√(2/π)` and that times 0.044715, each as a number of half the digits and the rest; the second
+/// of all digits for numbers that fuse.
 #[inline(always)]
 fn tanh_form<S: Float>() -> [Pair<S>; 2] {
     let linear =
         Pair::constant((1.595703125, 6.59966e-05), (1.5957691073417664, 1.426396435433791e-08));
+    if S::FUSES {
+        return [linear, Pair { hi: S::lit(0.07135481387376785), lo: S::lit(2.3988325e-09) }];
+    }
     let cubic = Pair::constant(
         (0.07135009765625, 4.7186163e-06),
         (0.071354815736413, 5.361872467621785e-10),
@@ -296,30 +300,58 @@ fn tanh_form<S: Float>() -> [Pair<S>; 2] {
     [linear, cubic]
 }
 
-/// `−|x|` held where `x σ(v)` is surely 0 for negative numbers, its square, and `−|v|`, with
-/// `v = 2√(2/π) (x + 0.044715 x³)`.
+/// `−|x|` held where `x σ(v)` is surely 0 for negative numbers.
 #[inline(always)]
-fn tanh_exponent<S: Float>(x: S) -> (S, S, Pair<S>) {
-    let [linear, cubic] = tanh_form::<S>();
+fn hold_tail<S: Float>(x: S) -> S {
     let (minus, limit) = (-x.abs(), S::pick(-12.5, -23.0));
-    let a = S::select(minus.lt(limit), limit, minus);
+    S::select(minus.lt(limit), limit, minus)
+}
+
+/// The square of `a = −|x|`, and the parts of `e^(−|v|)` with `v = 2√(2/π) (x + 0.044715 x³)`.
+#[inline(always)]
+fn tanh_parts<S: Float>(a: S) -> (S, (S::Bits, S)) {
+    let [linear, cubic] = tanh_form::<S>();
+    let square = a * a;
+    if S::FUSES {
+        // The upper part of the constant is short, so that the difference is exact.
+        let hi = cubic.hi.multiply_add(square, linear.hi);
+        let lost = cubic.hi.multiply_add(square, linear.hi - hi);
+        let lo = cubic.hi.multiply_add(a.lost(a, square), cubic.lo.multiply_add(square, linear.lo));
+        return (square, decay_product(a, Pair { hi, lo: lost + lo }));
+    }
     let (a1, a0) = split(a);
     // a² = s1 + s0, where products by numbers of half the digits are exact.
-    let square = a * a;
     let (s1, _) = split(square);
     let s0 = (a1 * a1 - s1) + a0 * (a + a1);
     let w = sum(cubic.hi * s1, linear.hi);
     let lo = w.lo + ((linear.lo + cubic.lo * s1) + (cubic.hi + cubic.lo) * s0);
     let (w1, w0) = split(w.hi);
-    (a, square, ordered_sum(a1 * w1, a1 * (w0 + lo) + a0 * (w.hi + lo)))
+    let minus = ordered_sum(a1 * w1, a1 * (w0 + lo) + a0 * (w.hi + lo));
+    (square, decay_parts(minus))
 }
 
 /// `x σ(v)` with `v = 2√(2/π) (x + 0.044715 x³)`: the approximation of [`gelu`] by tanh,
 /// `½x (1 + tanh v/2)`. Its limits at ±∞ are −0 and ∞. Error ≤ 3 ULP.
 #[inline(always)]
 pub fn gelu_tanh<S: Float>(x: S) -> S {
-    let (held, _, minus) = tanh_exponent(x);
-    gated(x, held, minus)
+    let held = hold_tail(x);
+    gated(x, held, tanh_parts(held).1)
+}
+
+/// [`gelu_tanh`], with the same bits, but where [`gelu_tanh_is_rare`].
+#[inline(always)]
+pub fn gelu_tanh_often<S: Float>(x: S) -> S {
+    if !S::HAS_RARE {
+        return gelu_tanh(x);
+    }
+    let minus = -x.abs();
+    gated_normal(x, minus, tanh_parts(minus).1)
+}
+
+/// Whether `x σ(v)` may be no normal number, or needs care to be one.
+#[inline(always)]
+pub fn gelu_tanh_is_rare<S: Float>(x: S) -> bool {
+    x.is_beyond(if S::DOUBLE { 20.0 } else { 9.9 })
 }
 
 /// The derivative of [`gelu_tanh`]. Error ≤ 8 ULP of the result, or for `x ≥ −1.5` (near its zero
@@ -327,9 +359,10 @@ pub fn gelu_tanh<S: Float>(x: S) -> S {
 #[inline(always)]
 pub fn gelu_tanh_slope<S: Float>(x: S) -> S {
     let [linear, cubic] = tanh_form::<S>();
-    let (held, square, minus) = tanh_exponent(x);
+    let held = hold_tail(x);
+    let (square, parts) = tanh_parts(held);
     let three = S::whole(3) * (cubic.hi + cubic.lo);
-    gated_slope(x, held * ((linear.hi + linear.lo) + three * square), minus)
+    gated_slope(x, held * ((linear.hi + linear.lo) + three * square), parts)
 }
 
 /// The inverse of [`erf`]; NaN outside [−1, 1], infinite at its ends. Error ≤ 2.5 ULP.

@@ -2,7 +2,7 @@
 
 use crate::cpu::dense::Real;
 use crate::multiversion;
-use crate::scalar::{exp_normal, log};
+use crate::scalar::{by_fma, exp_normal, log};
 
 /// Elements that rows are worked on at a time: rows of a block are padded to a multiple of it.
 pub const LANES: usize = 16;
@@ -29,10 +29,11 @@ fn larger<T: Real>(a: T, b: T) -> T {
 /// `eˣ` of what is not far above 0, but 0 where that is about the smallest normal number: numbers
 /// below take many times as long, and beside a weight of 1 they are nothing.
 #[inline(always)]
-fn weight<T: Real>(x: T) -> T {
+fn weight<T: Real, const FMA: bool>(x: T) -> T {
     let low = T::pick(-87.0, -708.0);
     // In this order what is NaN stays.
-    let e = exp_normal(if x < low { low } else { x });
+    let held = if x < low { low } else { x };
+    let e = by_fma!(FMA, exp_normal(held));
     if x < low { T::ZERO } else { e }
 }
 
@@ -77,7 +78,7 @@ multiversion! {
                     new[i] = larger(new[i], old[i]);
                     // Where nothing was attended to, there is nothing to scale either.
                     let base = if new[i] == lowest { T::ZERO } else { new[i] };
-                    factor[i] = weight(old[i] - base);
+                    factor[i] = weight::<T, FMA>(old[i] - base);
                     sum[i] = sum[i] * factor[i];
                 }
                 maxima.add(at).cast::<[T; LANES]>().write_unaligned(new);
@@ -92,7 +93,7 @@ multiversion! {
                     let place = s.add(r * step + at).cast::<[T; LANES]>();
                     let mut x = place.read_unaligned();
                     for (lane, x) in lanes.iter_mut().zip(&mut x) {
-                        *x = weight(*x - base);
+                        *x = weight::<T, FMA>(*x - base);
                         *lane = *lane + *x;
                     }
                     place.write_unaligned(x);
@@ -174,7 +175,7 @@ multiversion! {
                     let (p, d) = (p.cast::<[T; LANES]>(), d.cast::<[T; LANES]>());
                     let (mut x, mut y) = (p.read_unaligned(), d.read_unaligned());
                     for (x, y) in x.iter_mut().zip(&mut y) {
-                        *x = weight(*x - logsum);
+                        *x = weight::<T, FMA>(*x - logsum);
                         *y = *x * (*y - offset);
                     }
                     p.write_unaligned(x);
@@ -202,7 +203,7 @@ multiversion! {
                 for at in (0..wide).step_by(LANES) {
                     let p = s.add(r * step + at).cast::<[T; LANES]>();
                     let mut x = p.read_unaligned();
-                    x.iter_mut().for_each(|x| *x = weight(*x - logsum));
+                    x.iter_mut().for_each(|x| *x = weight::<T, FMA>(*x - logsum));
                     p.write_unaligned(x);
                 }
             }

@@ -2,17 +2,22 @@
 //!
 //! What products and convolutions are followed by mostly is such a program: a bias, a residual, a
 //! bound. Interpreted over tiles each of its steps would read and write the tile; here a block of a
-//! row is read once, taken through all steps, and written once.
+//! row is read once, taken through all steps, and written once. So are ops that broadcast a column or
+//! a row to a matrix: a number of a row is repeated in a register of the processor, not in memory.
 //!
 //! Promises: the bits of the program run over tiles.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
-use super::{Program, part::Matrix};
+use super::part::Matrix;
+use super::with_scratch;
 use crate::dtype::DType;
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::ops::elementwise::{Elementwise, arithmetic};
-use crate::simd::{Isa, isa};
+use crate::simd::{Isa, isa, stream_copy, stream_fence};
+use crate::tile::TILE;
 
 /// A step of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +25,13 @@ enum Kind {
     Add,
     Subtract,
     Multiply,
+    Divide,
     Maximum,
     Minimum,
     /// The other operand minus the running value
     SubtractFrom,
+    /// The other operand by the running value
+    DivideInto,
     /// The maximum and the minimum with the other operand as the first
     MaximumOf,
     MinimumOf,
@@ -40,9 +48,11 @@ impl Kind {
     fn turned(self) -> Kind {
         match self {
             Kind::Subtract => Kind::SubtractFrom,
+            Kind::Divide => Kind::DivideInto,
             Kind::Maximum => Kind::MaximumOf,
             Kind::Minimum => Kind::MinimumOf,
             Kind::SubtractFrom => Kind::Subtract,
+            Kind::DivideInto => Kind::Divide,
             Kind::MaximumOf => Kind::Maximum,
             Kind::MinimumOf => Kind::Minimum,
             Kind::Add | Kind::Multiply | Kind::Larger | Kind::Smaller | Kind::Positive => self,
@@ -50,6 +60,7 @@ impl Kind {
     }
 
     /// The kind of fewer instructions, if the other operand is a number beside which there is one.
+    #[allow(clippy::wildcard_enum_match_arm, reason = "of other kinds there is no shorter one")]
     fn beside(self, number: f32) -> Kind {
         // Of equal numbers other than zeros either will do.
         let is_zero = number == 0.0;
@@ -59,17 +70,7 @@ impl Kind {
             Kind::Maximum if !number.is_nan() && !is_zero => Kind::Larger,
             Kind::Minimum if !number.is_nan() && !is_zero => Kind::Smaller,
             Kind::Maximum if number.to_bits() == 0 => Kind::Positive,
-            Kind::Add
-            | Kind::Subtract
-            | Kind::SubtractFrom
-            | Kind::Multiply
-            | Kind::Maximum
-            | Kind::Minimum
-            | Kind::MaximumOf
-            | Kind::MinimumOf
-            | Kind::Larger
-            | Kind::Smaller
-            | Kind::Positive => self,
+            _ => self,
         }
     }
 
@@ -78,6 +79,7 @@ impl Kind {
             (&arithmetic::add, Kind::Add),
             (&arithmetic::subtract, Kind::Subtract),
             (&arithmetic::multiply, Kind::Multiply),
+            (&arithmetic::quotient, Kind::Divide),
             (&arithmetic::maximum, Kind::Maximum),
             (&arithmetic::minimum, Kind::Minimum),
         ];
@@ -93,6 +95,9 @@ pub struct Chain {
     /// Kinds, and the number of the other operand among inputs and scalars
     steps: SmallVec<[(Kind, usize); 4]>,
 }
+
+/// Columns of a row that is computed as a whole before it goes around the caches.
+const LONG: usize = 1 << 14;
 
 /// The longest chain.
 const MOST: usize = 8;
@@ -141,20 +146,27 @@ impl Chain {
         Some(chain)
     }
 
-    /// Runs the chain on rectangles; false, with nothing done, where rows of some operand are
-    /// neither contiguous nor one element.
-    ///
-    /// # Safety
-    /// As for [`run_part`](super::run_part).
-    pub unsafe fn run(
+    /// The chain that an op on two operands is, of which these are arrays.
+    pub fn of_op(op: &Elementwise, are_arrays: [bool; 2]) -> Option<Chain> {
+        let kind = Kind::of(op)?;
+        let kind = match are_arrays {
+            [true, _] => kind,
+            [false, true] => kind.turned(),
+            [false, false] => return None,
+        };
+        Some(Chain { start: 0, steps: SmallVec::from_iter([(kind, 1)]) })
+    }
+
+    /// The chain on rectangles; `None` where rows of some operand are neither contiguous nor one
+    /// element.
+    pub fn on(
         &self,
-        program: &Program,
         inputs: &[Matrix],
         scalars: &[u64],
         output: &Matrix,
-        size: (usize, usize),
-    ) -> bool {
-        let is_row = |x: &Matrix| x.col == 1 || size.1 == 1;
+        columns: usize,
+    ) -> Option<Rows> {
+        let is_row = |x: &Matrix| x.col == 1 || columns == 1;
         // Of two arrays the first step may start with either.
         let (mut start, mut all) = (self.start, self.steps.clone());
         if let Some((kind, other)) = all.first_mut()
@@ -165,8 +177,8 @@ impl Chain {
             *kind = kind.turned();
         }
         let start = &inputs[start];
-        if !is_row(start) || !is_row(output) {
-            return false;
+        if !is_row(start) || !is_row(output) || isa() == Isa::Base {
+            return None;
         }
         let mut steps: SmallVec<[Step; MOST]> = SmallVec::new();
         for (kind, other) in all {
@@ -174,9 +186,9 @@ impl Chain {
                 Some(x) if x.col == 0 || is_row(x) => {
                     (x.ptr.cast_const().cast(), x.row, x.col != 0)
                 }
-                Some(_) => return false,
+                Some(_) => return None,
                 // Bits of a scalar are those of its lower half.
-                None => (scalars[other - program.inputs().len()..].as_ptr().cast(), 0, false),
+                None => (scalars[other - inputs.len()..].as_ptr().cast(), 0, false),
             };
             let kind = match inputs.get(other) {
                 Some(_) => kind,
@@ -185,23 +197,83 @@ impl Chain {
             };
             // What is written over may be read in its place alone.
             if ptr == output.ptr.cast_const().cast() && down != output.row {
-                return false;
+                return None;
             }
             steps.push(Step { kind, ptr, down, is_line });
         }
-        let (from, to) =
-            ((start.ptr.cast_const().cast(), start.row), (output.ptr.cast(), output.row));
+        let from = (start.ptr.cast_const().cast(), start.row);
+        Some(Rows { from, to: (output.ptr.cast(), output.row), steps, columns })
+    }
+}
+
+/// A chain on rectangles.
+pub struct Rows {
+    from: (*const f32, isize),
+    to: (*mut f32, isize),
+    steps: SmallVec<[Step; MOST]>,
+    columns: usize,
+}
+
+// SAFETY: addresses; threads work on different rows.
+unsafe impl Sync for Rows {}
+
+impl Rows {
+    /// Works on some rows.
+    ///
+    /// # Safety
+    /// As for [`run_part`](super::run_part), on these rows.
+    pub unsafe fn run(&self, rows: Range<usize>) {
         // SAFETY: as the caller's; the level is one that the processor has.
-        unsafe {
-            match isa() {
-                #[cfg(target_arch = "x86_64")]
-                Isa::V4 => v4::rows(from, to, &steps, size),
-                #[cfg(target_arch = "x86_64")]
-                Isa::V3 => v3::rows(from, to, &steps, size),
-                _ => return false,
+        unsafe { self.run_to(rows, self.to) }
+    }
+
+    /// Works on some rows, whose results go around the caches.
+    ///
+    /// # Safety
+    /// As for [`Rows::run`].
+    pub unsafe fn stream(&self, range: Range<usize>) {
+        let (columns, down) = (self.columns, self.to.1);
+        if columns > LONG || down != columns as isize {
+            // SAFETY: as the caller's.
+            return unsafe { self.run(range) };
+        }
+        let each = (TILE / columns).max(1);
+        with_scratch(each * columns * size_of::<f32>(), |tile| {
+            for first in range.clone().step_by(each) {
+                let rows = first..range.end.min(first + each);
+                let (start, bytes) =
+                    (first as isize * down, rows.len() * columns * size_of::<f32>());
+                // SAFETY: as the caller's; so many rows are in the scratch memory.
+                unsafe {
+                    self.run_to(rows, (tile.cast::<f32>().wrapping_offset(-start), down));
+                    stream_copy(self.to.0.wrapping_offset(start).cast(), tile, bytes);
+                }
+            }
+            stream_fence();
+        });
+    }
+
+    /// Works on some rows, whose results go elsewhere: to where row 0 would be, and how many
+    /// elements it is to the next.
+    ///
+    /// # Safety
+    /// As for [`Rows::run`].
+    pub unsafe fn run_to(&self, rows: Range<usize>, to: (*mut f32, isize)) {
+        // Of narrow rows as many as stay in the innermost cache while parts of them are worked on.
+        let each = (TILE / self.columns).next_multiple_of(8).max(8);
+        for first in rows.clone().step_by(each) {
+            let rows = first..rows.end.min(first + each);
+            // SAFETY: as the caller's; the level is one that the processor has.
+            unsafe {
+                match isa() {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::V4 => v4::rows(self.from, to, &self.steps, (rows, self.columns)),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::V3 => v3::rows(self.from, to, &self.steps, (rows, self.columns)),
+                    _ => unreachable!("the least level has no chains"),
+                }
             }
         }
-        true
     }
 }
 
@@ -226,6 +298,7 @@ trait Register: Copy {
     unsafe fn add(a: Self, b: Self) -> Self;
     unsafe fn subtract(a: Self, b: Self) -> Self;
     unsafe fn multiply(a: Self, b: Self) -> Self;
+    unsafe fn divide(a: Self, b: Self) -> Self;
     unsafe fn maximum(a: Self, b: Self) -> Self;
     unsafe fn minimum(a: Self, b: Self) -> Self;
     /// `b` where `a` is not larger, or not smaller
@@ -255,6 +328,8 @@ unsafe fn apply<V: Register, const N: usize>(
     match step.kind {
         Kind::Add => each!(|x, other| V::add(x, other)),
         Kind::Multiply => each!(|x, other| V::multiply(x, other)),
+        Kind::Divide => each!(|x, other| V::divide(x, other)),
+        Kind::DivideInto => each!(|x, other| V::divide(other, x)),
         Kind::Subtract => each!(|x, other| V::subtract(x, other)),
         Kind::SubtractFrom => each!(|x, other| V::subtract(other, x)),
         Kind::Maximum => each!(|x, other| V::maximum(x, other)),
@@ -351,7 +426,7 @@ unsafe fn stack<V: Register, const N: usize, const WHOLE: bool>(
     }
 }
 
-/// All rows.
+/// A range of rows.
 ///
 /// # Safety
 /// As for [`block`].
@@ -360,10 +435,10 @@ unsafe fn rows<V: Register>(
     from: (*const f32, isize),
     to: (*mut f32, isize),
     steps: &[Step],
-    (count, columns): (usize, usize),
+    (range, columns): (Range<usize>, usize),
 ) {
     let wide = columns / (8 * V::WIDTH) * (8 * V::WIDTH);
-    for row in 0..count as isize {
+    for row in range.start as isize..range.end as isize {
         let (x, y) = (from.0.wrapping_offset(row * from.1), to.0.wrapping_offset(row * to.1));
         for at in (0..wide).step_by(8 * V::WIDTH) {
             // SAFETY: by contract.
@@ -373,10 +448,10 @@ unsafe fn rows<V: Register>(
     // Of what is narrow, several rows together are enough registers.
     for at in (wide..columns).step_by(V::WIDTH) {
         let n = V::WIDTH.min(columns - at);
-        let mut row = 0;
+        let mut row = range.start;
         macro_rules! stacks {
             ($N:literal) => {
-                while count - row >= $N {
+                while range.end - row >= $N {
                     let place = (row as isize, at);
                     // SAFETY: by contract.
                     unsafe {
@@ -398,14 +473,14 @@ unsafe fn rows<V: Register>(
 #[cfg(target_arch = "x86_64")]
 macro_rules! level {
     ($module:ident: $feature:literal, $register:ident, $width:literal, $splat:ident, $add:ident,
-     $subtract:ident, $multiply:ident, |$x:ident, $a:ident| $nan:expr, $maximum:ident,
+     $subtract:ident, $multiply:ident, $divide:ident, |$x:ident, $a:ident| $nan:expr, $maximum:ident,
      $minimum:ident, |$n:ident| $mask:expr, |$from:ident, $bits:ident| $load:expr,
      $store:ident) => {
         mod $module {
             use std::arch::x86_64::*;
 
             #[allow(unused_imports, reason = "not every level has masks in memory")]
-            use super::{MASKS, Register, Step};
+            use super::{MASKS, Range, Register, Step};
 
             // SAFETY, of what follows: the level whose registers these are alone calls it.
             impl Register for $register {
@@ -442,6 +517,11 @@ macro_rules! level {
                 unsafe fn multiply(a: Self, b: Self) -> Self {
                     // SAFETY: see above.
                     unsafe { $multiply(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn divide(a: Self, b: Self) -> Self {
+                    // SAFETY: see above.
+                    unsafe { $divide(a, b) }
                 }
                 // The instructions give the second operand at a tie, and where one is NaN.
                 #[inline(always)]
@@ -481,7 +561,7 @@ macro_rules! level {
                 from: (*const f32, isize),
                 to: (*mut f32, isize),
                 steps: &[Step],
-                size: (usize, usize),
+                size: (Range<usize>, usize),
             ) {
                 // SAFETY: as the caller's.
                 unsafe { super::rows::<$register>(from, to, steps, size) }
@@ -492,11 +572,11 @@ macro_rules! level {
 
 #[cfg(target_arch = "x86_64")]
 level!(v4: "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma", __m512, 16, _mm512_set1_ps, _mm512_add_ps,
-    _mm512_sub_ps, _mm512_mul_ps,
+    _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps,
     |x, a| _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a), a), _mm512_max_ps,
     _mm512_min_ps, |n| (1 << n) - 1, |from, mask| _mm512_maskz_loadu_ps(mask, from), _mm512_mask_storeu_ps);
 #[cfg(target_arch = "x86_64")]
-level!(v3: "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps,
+level!(v3: "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps,
     |x, a| _mm256_blendv_ps(x, a, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, a)), _mm256_max_ps,
     _mm256_min_ps, |n| _mm256_loadu_si256(MASKS.as_ptr().add(8 - n).cast()),
     |from, mask| _mm256_maskload_ps(from, mask),
@@ -507,84 +587,4 @@ level!(v3: "avx2,fma", __m256, 8, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps, 
 static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cpu::program::run_part;
-    use crate::ops::elementwise::tables;
-
-    /// Values with ties of zeros, infinities and NaN.
-    fn number(i: usize) -> f32 {
-        match i % 11 {
-            3 => 0.0,
-            4 => -0.0,
-            5 => f32::INFINITY,
-            7 => f32::NAN,
-            n => (n as f32 - 5.0) * 0.37 + (i % 7) as f32,
-        }
-    }
-
-    fn op(name: &str) -> &'static Elementwise {
-        tables().find(|def| def.name == name).unwrap()
-    }
-
-    #[test]
-    fn a_chain_has_the_bits_of_its_program() {
-        let kinds = ["add", "subtract", "multiply", "maximum", "minimum"];
-        let bounds = [2.5, 0.0, -0.0, f32::NAN, f32::NEG_INFINITY];
-        let all = kinds.iter().flat_map(|a| kinds.iter().map(move |b| (a, b)));
-        for (k, (first, last)) in all.enumerate() {
-            let (bound, by) = (bounds[k % 5], ["minimum", "maximum"][k / 5 % 2]);
-            for (columns, turned) in
-                [1, 5, 16, 31, 50, 200].into_iter().zip([false, true].repeat(3))
-            {
-                // Of rows with gaps, in place: an operand has one element a row, one is a row, one
-                // is a matrix.
-                let mut program = ElementProgram::new(&[DType::F32; 4], &[DType::F32]);
-                let [x, a, y, z] = std::array::from_fn(|i| program.array(i));
-                let mut value = x;
-                let others = [a, y, z, program.number(0)];
-                for (name, other) in [*first, *last, *first, by].into_iter().zip(others) {
-                    let args = if turned { [other, value] } else { [value, other] };
-                    value = program.push(ElementOp::Map(op(name)), &args, DType::F32);
-                }
-                let chained = Program::lower(&program.giving(&[value])).unwrap();
-                assert!(chained.chain.is_some());
-                let plain = Program { chain: None, ..chained.clone() };
-                let (rows, pitch) = (if turned { 3 } else { 13 }, columns + 4);
-                let a: Vec<f32> = (0..rows).map(|i| number(i + 2)).collect();
-                let y: Vec<f32> = (0..rows * columns).map(|i| number(i * 3 + 1)).collect();
-                let [want, got] = [&plain, &chained].map(|program| {
-                    let mut x: Vec<f32> = (0..rows * pitch).map(number).collect();
-                    let side = |ptr: *const f32, row: usize, col| Matrix {
-                        ptr: ptr.cast_mut().cast(),
-                        dtype: DType::F32,
-                        row: row as isize,
-                        col,
-                    };
-                    let to = side(x.as_mut_ptr(), pitch, 1);
-                    let (a, z) = (side(a.as_ptr(), 1, 0), side(y.as_ptr(), 0, 1));
-                    let inputs = [to, a, side(y.as_ptr(), columns, 1), z];
-                    let bits = [u64::from(f32::to_bits(bound))];
-                    // SAFETY: the rectangles are those of the vectors.
-                    unsafe { run_part(program, &inputs, &bits, &[to], (rows, columns)) };
-                    let bits = |x: &f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
-                    x.iter().map(bits).collect::<Vec<_>>()
-                });
-                assert_eq!(want, got, "{first} {last} {by} {bound} {columns} {turned}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_no_chain_is_none() {
-        let mut program = ElementProgram::new(&[DType::F32; 2], &[]);
-        let (x, y) = (program.array(0), program.array(1));
-        let sum = program.push(ElementOp::Map(op("add")), &[x, y], DType::F32);
-        let twice = program.push(ElementOp::Map(op("add")), &[sum, sum], DType::F32);
-        assert!(Chain::of(&program.giving(&[twice])).is_none());
-        let mut program = ElementProgram::new(&[DType::F32], &[]);
-        let x = program.array(0);
-        let y = program.push(ElementOp::Map(op("exp")), &[x], DType::F32);
-        assert!(Chain::of(&program.giving(&[y])).is_none());
-    }
-}
+mod tests;

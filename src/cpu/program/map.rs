@@ -6,9 +6,12 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{Instr, Program, STREAM, is_narrow, register_bits, run, splat, split, with_scratch};
+use super::{
+    Chain, Instr, Program, STREAM, is_narrow, register_bits, run, splat, split, with_scratch,
+};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar, Width};
+use crate::ops::elementwise::Elementwise;
 use crate::simd::{stream_copy, stream_fence};
 use crate::tile::{TILE, TileKernel};
 
@@ -21,11 +24,12 @@ pub enum MapOperand<'a> {
     Scalar(Scalar, DType),
 }
 
-/// Runs one op: `kernel` on the register forms of up to three operands, which broadcast to `out`.
+/// Runs one op, by its kernel: on the register forms of up to three operands, which broadcast to
+/// `out`.
 ///
 /// # Safety
 /// As for [`run`].
-pub unsafe fn map(kernel: TileKernel, args: &[MapOperand], out: &Array) {
+pub unsafe fn map(op: &Elementwise, kernel: TileKernel, args: &[MapOperand], out: &Array) {
     let n = out.count();
     // SAFETY: as the caller's.
     if n <= SMALL && unsafe { map_small(kernel, args, out, n) } {
@@ -39,7 +43,7 @@ pub unsafe fn map(kernel: TileKernel, args: &[MapOperand], out: &Array) {
     });
     if !all_flat || !is_flat(out) {
         // SAFETY: as the caller's.
-        return unsafe { map_blocks(kernel, args, out) };
+        return unsafe { map_blocks(op, kernel, args, out) };
     }
     let mut flat = Flat {
         kernel,
@@ -220,9 +224,18 @@ impl Flat {
 ///
 /// # Safety
 /// As for [`run`].
-unsafe fn map_blocks(kernel: TileKernel, args: &[MapOperand], out: &Array) {
+unsafe fn map_blocks(op: &Elementwise, kernel: TileKernel, args: &[MapOperand], out: &Array) {
     let mut arrays: SmallVec<[&Array; 3]> = SmallVec::new();
     let mut numbers: SmallVec<[Scalar; 3]> = SmallVec::new();
+    let is_array = |arg: &MapOperand| matches!(arg, MapOperand::Array(_));
+    let is_plain = |arg: &MapOperand| match arg {
+        MapOperand::Array(x) => x.dtype == DType::F32,
+        MapOperand::Scalar(_, dtype) => *dtype == DType::F32,
+    };
+    let chain = match args {
+        [a, b] if is_plain(a) && is_plain(b) => Chain::of_op(op, [a, b].map(is_array)),
+        _ => None,
+    };
     let mut program = Program {
         inputs: SmallVec::new(),
         scalars: SmallVec::new(),
@@ -231,7 +244,7 @@ unsafe fn map_blocks(kernel: TileKernel, args: &[MapOperand], out: &Array) {
         registers: SmallVec::new(),
         register_count: args.len() + 1,
         width: out.dtype.compute().size(),
-        chain: None,
+        chain,
     };
     for arg in args {
         let dtype = match *arg {

@@ -346,6 +346,20 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
         numbers.push(register_bits(x, program.scalars[k]));
     }
     let work = count * program.instrs.len().max(1);
+    if let (Some(chain), [target]) = (&program.chain, &targets[..])
+        && let Some((rows, columns)) = nest.plane()
+        && (rows >= CHUNKS * threads::num_threads() || work < PARALLEL)
+    {
+        let matrix = |x: &Port| Matrix { ptr: x.ptr, dtype: x.dtype, row: x.row, col: x.col };
+        let inputs: SmallVec<[Matrix; 4]> = sources.iter().map(matrix).collect();
+        if let Some(chain) = chain.on(&inputs, &numbers, &matrix(target), columns) {
+            let streams = target.streams;
+            return split(rows, work, 1, |range| {
+                // SAFETY: as the caller's; a row is worked on by one thread.
+                unsafe { if streams { chain.stream(range) } else { chain.run(range) } }
+            });
+        }
+    }
     let run = Run { program, nest: &nest, inputs: &sources, outputs: &targets, scalars: &numbers };
     split(nest.blocks(), work, 1, |range| run.blocks(range));
 }

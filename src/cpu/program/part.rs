@@ -38,11 +38,11 @@ pub unsafe fn run_part(
     if rows == 0 || cols == 0 {
         return;
     }
-    if let (Some(chain), [output]) = (&program.chain, outputs) {
+    if let (Some(chain), [output]) = (&program.chain, outputs)
+        && let Some(chain) = chain.on(inputs, scalars, output, cols)
+    {
         // SAFETY: as the caller's.
-        if unsafe { chain.run(program, inputs, scalars, output, (rows, cols)) } {
-            return;
-        }
+        return unsafe { chain.run(0..rows) };
     }
     let mut strides: SmallVec<[[isize; 2]; 8]> = SmallVec::new();
     inputs.iter().chain(outputs).for_each(|x| strides.push([x.row, x.col]));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::layout::Layout;
+use crate::ops::elementwise::arithmetic;
 use crate::scalar;
 use crate::shape::Shape;
 use crate::tile::{Map2, Map3, formula2, formula3};
@@ -90,6 +91,15 @@ fn naive(x: &Array, shape: &[usize]) -> Vec<f32> {
 
 fn view(x: &Array, sizes: &[usize], strides: &[isize], offset: usize) -> Array {
     x.view(Layout::strided(Shape::of(sizes), strides, offset))
+}
+
+/// [`super::map`] by a kernel in the name of an op that no chain has.
+///
+/// # Safety
+/// As for that.
+unsafe fn map(kernel: TileKernel, args: &[MapOperand], out: &Array) {
+    // SAFETY: as the caller's.
+    unsafe { super::map(&arithmetic::pow, kernel, args, out) }
 }
 
 /// `a - b` in a fresh array.

@@ -4,7 +4,7 @@
 
 use crate::cpu::dense::Real;
 use crate::multiversion;
-use crate::scalar::{sigmoid, tanh};
+use crate::scalar::{by_fma, sigmoid, tanh};
 
 /// Units that are worked on at a time.
 const LANES: usize = 16;
@@ -103,6 +103,18 @@ fn tilt<T: Real>(x: Units<T>) -> Units<T> {
     map(x, |x| T::ONE - x * x)
 }
 
+/// `σ(x)`
+#[inline(always)]
+fn sigmoids<T: Real, const FMA: bool>(x: Units<T>) -> Units<T> {
+    map(x, |x| by_fma!(FMA, sigmoid(x)))
+}
+
+/// `tanh x`
+#[inline(always)]
+fn tanhs<T: Real, const FMA: bool>(x: Units<T>) -> Units<T> {
+    map(x, |x| by_fma!(FMA, tanh(x)))
+}
+
 multiversion! {
     /// The gates of an LSTM in the place of what was fed to them, and the next cells and states.
     ///
@@ -125,14 +137,14 @@ multiversion! {
                         let fed = add(gates.load([r, k, u], n), bias.load([0, k, u], n));
                         add(fed, sums.load([r, k, u], n))
                     };
-                    let (i, f) = (map(sum(0), sigmoid), map(sum(1), sigmoid));
-                    let (g, o) = (map(sum(2), tanh), map(sum(3), sigmoid));
+                    let (i, f) = (sigmoids::<T, FMA>(sum(0)), sigmoids::<T, FMA>(sum(1)));
+                    let (g, o) = (tanhs::<T, FMA>(sum(2)), sigmoids::<T, FMA>(sum(3)));
                     let c = add(mul(f, c.load(at, n)), mul(i, g));
                     for (k, x) in [i, f, g, o].into_iter().enumerate() {
                         gates.store([r, k, u], x, n);
                     }
                     cells.store(at, c, n);
-                    h.store(at, mul(o, map(c, tanh)), n);
+                    h.store(at, mul(o, tanhs::<T, FMA>(c)), n);
                 }
             }
         }
@@ -158,8 +170,8 @@ multiversion! {
                     let fed = |k: usize| add(gates.load([r, k, u], n), bias.load([0, k, u], n));
                     let sum = |k: usize| add(sums.load([r, k, u], n), own_bias.load([0, k, u], n));
                     let (x, z) = (add(fed(0), sum(0)), add(fed(1), sum(1)));
-                    let (x, z, m) = (map(x, sigmoid), map(z, sigmoid), sum(2));
-                    let c = map(add(fed(2), mul(x, m)), tanh);
+                    let (x, z, m) = (sigmoids::<T, FMA>(x), sigmoids::<T, FMA>(z), sum(2));
+                    let c = tanhs::<T, FMA>(add(fed(2), mul(x, m)));
                     let next = add(mul(rest(z), c), mul(z, before.load(at, n)));
                     for (k, x) in [x, z, c].into_iter().enumerate() {
                         gates.store([r, k, u], x, n);
@@ -190,7 +202,7 @@ multiversion! {
                     let sum = add(add(fed.load(at, n), bias.load([0, 0, u], n)), sums.load(at, n));
                     let next = match RELU {
                         true => map(sum, |x| x.maximum(T::ZERO)),
-                        false => map(sum, tanh),
+                        false => tanhs::<T, FMA>(sum),
                     };
                     h.store(at, next, n);
                 }
@@ -220,7 +232,7 @@ multiversion! {
                 unsafe {
                     let gate = |k: usize| gates.load([r, k, u], n);
                     let (i, f, c, o) = (gate(0), gate(1), gate(2), gate(3));
-                    let (dh, t) = (add(dh.load(at, n), g.load(at, n)), map(cells.load(at, n), tanh));
+                    let (dh, t) = (add(dh.load(at, n), g.load(at, n)), tanhs::<T, FMA>(cells.load(at, n)));
                     let mut d = add(dc.load(at, n), mul(mul(dh, o), tilt(t)));
                     if let Some(more) = saved[1] {
                         d = add(d, more.load(at, n));

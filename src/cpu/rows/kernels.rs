@@ -17,7 +17,11 @@ pub trait Chain<T> {
     /// How many rows are shared
     const SHARED: usize;
     /// The ops.
-    fn of<const N: usize>(x: &[T; N], singles: [T; 2], shared: &[[T; N]; 2]) -> [T; N];
+    fn of<const N: usize, const FMA: bool>(
+        x: &[T; N],
+        singles: [T; 2],
+        shared: &[[T; N]; 2],
+    ) -> [T; N];
 }
 
 macro_rules! chains {
@@ -27,7 +31,7 @@ macro_rules! chains {
         impl<T: Real> Chain<T> for $name {
             const SHARED: usize = $count;
             #[inline(always)]
-            fn of<const N: usize>(x: &[T; N], singles: [T; 2], shared: &[[T; N]; 2]) -> [T; N] {
+            fn of<const N: usize, const FMA: bool>(x: &[T; N], singles: [T; 2], shared: &[[T; N]; 2]) -> [T; N] {
                 let (mut made, $singles) = ([singles[0]; N], singles);
                 for i in 0..N {
                     let ($x, $shared) = (x[i], [shared[0][i], shared[1][i]]);
@@ -64,8 +68,12 @@ struct Power;
 impl<T: Real> Chain<T> for Power {
     const SHARED: usize = 0;
     #[inline(always)]
-    fn of<const N: usize>(x: &[T; N], [single, _]: [T; 2], _: &[[T; N]; 2]) -> [T; N] {
-        powers(x, single)
+    fn of<const N: usize, const FMA: bool>(
+        x: &[T; N],
+        [single, _]: [T; 2],
+        _: &[[T; N]; 2],
+    ) -> [T; N] {
+        powers::<T, N, FMA>(x, single)
     }
 }
 
@@ -168,7 +176,7 @@ multiversion! {
                     for (own, row) in rows.iter_mut().zip(shared).take(C::SHARED) {
                         *own = row.add(at).cast::<[T; W]>().read_unaligned();
                     }
-                    let made = C::of(&x, own, &rows);
+                    let made = C::of::<W, FMA>(&x, own, &rows);
                     y.add(at).cast::<[T; W]>().write_unaligned(made);
                     at += W;
                 }
@@ -180,7 +188,7 @@ multiversion! {
                     for (own, row) in rows.iter_mut().zip(shared).take(C::SHARED) {
                         *own = end(row.add(at), count, s);
                     }
-                    let made = C::of(&part, own, &rows);
+                    let made = C::of::<SHORT, FMA>(&part, own, &rows);
                     match is_full {
                         true => y.add(at).cast::<[T; SHORT]>().write_unaligned(made),
                         false => y.add(at).copy_from_nonoverlapping(made.as_ptr(), count),

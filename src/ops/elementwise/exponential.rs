@@ -73,7 +73,9 @@ elementwise! {
     vjp(g, y) { a: (g * a / y), b: (g * b / y) }
 
     /// Logistic function `1 / (1 + exp(-x))`.
-    Method sigmoid(x) -> Same { Float: scalar::sigmoid(x) }
+    Method sigmoid(x) -> Same {
+        Float: scalar::sigmoid_often(x) => beyond(scalar::exp_is_rare(x), scalar::sigmoid(x)),
+    }
     domain [-4.0, 4.0];
     vjp(g, y) { x: (g * y * (1.0 - y)) }
 
@@ -83,7 +85,9 @@ elementwise! {
     vjp(g) { x: (g * (-x).sigmoid()) }
 
     /// `x sigmoid(x)`, with its relative accuracy where the sigmoid underflows.
-    Hidden swish(x) -> Same { Float: scalar::silu(x) }
+    Hidden swish(x) -> Same {
+        Float: scalar::silu_often(x) => beyond(scalar::exp_is_rare(x), scalar::silu(x)),
+    }
     domain [-4.0, 4.0];
     vjp(g) { x: (g * x.swish_slope()) }
 
@@ -108,7 +112,10 @@ elementwise! {
     vjp(g) { x: (g * (2.0 - x * x) * (x * x * -0.5).exp() * (0.5 * SQRT_2_PI)) }
 
     /// `½ x (1 + tanh u)` with `u = √(2/π) (x + 0.044715 x³)`.
-    Hidden gelu_tanh(x) -> Same { Float: scalar::gelu_tanh(x) }
+    Hidden gelu_tanh(x) -> Same {
+        Float: scalar::gelu_tanh_often(x)
+            => beyond(scalar::gelu_tanh_is_rare(x), scalar::gelu_tanh(x)),
+    }
     domain [-4.0, 4.0];
     vjp(g) { x: (g * x.gelu_tanh_slope()) }
 
