@@ -290,6 +290,8 @@ fn outputs_with_channels_innermost_have_the_bits_of_others() {
         Case::new((2, 17, 33, 1), &[8, 8], &[1, 1], &[1, 1], &[1, 1], &[1, 0], &[0, 2]),
         Case::new((1, 3, 32, 1), &[57, 60], &[3, 3], &[2, 2], &[1, 1], &[1, 1], &[1, 1]),
         Case::new((2, 3, 24, 1), &[31], &[5], &[1], &[1], &[2], &[2]),
+        // Steps so long that a line of results is all that a patch holds.
+        Case::new((1, 24, 24, 24), &[300, 310], &[3, 3], &[90, 99], &[1, 1], &[1, 1], &[0, 0]),
     ];
     let (mut seen, places) = (0, |x: &Array| x.shape().sizes()[2..].iter().product::<usize>());
     for case in own.into_iter().chain(cases()).chain(more()) {

@@ -18,6 +18,8 @@ use crate::threads::{self, Pace};
 /// Bytes of results that are computed before an epilogue reads them; with the lines that they read
 /// they stay in the L2 cache.
 const TOGETHER: usize = 192 << 10;
+/// The most vectors of a patch, where one line of results reads no more.
+const PATCH: usize = 4 << 10;
 /// The fewest multiplications worth handing to another thread.
 const CHUNK: usize = 1 << 17;
 
@@ -49,7 +51,9 @@ impl Cut {
             return None;
         }
         let line = columns.places * channels;
-        let most = (TOGETHER / size_of::<f32>() / line).clamp(1, lines.places);
+        let pitch = columns.reads(columns.places);
+        let most = (TOGETHER / size_of::<f32>() / line).min(lines.fitting(PATCH / pitch));
+        let most = most.clamp(1, lines.places);
         let chunk = lines.places.div_ceil(lines.places.div_ceil(most));
         let (chunks, all) = (lines.places.div_ceil(chunk), channels.div_ceil(SQUARE));
         let threads = threads::num_threads();
@@ -59,7 +63,6 @@ impl Cut {
             n => n.min(4 * threads).next_multiple_of(threads),
         };
         let blocks = all.div_ceil(wanted.div_ceil(samples * chunks).min(all));
-        let pitch = columns.reads(columns.places);
         let parts = all.div_ceil(blocks);
         Some(Cut { lines, columns, channels, samples, taps, chunk, chunks, blocks, parts, pitch })
     }
@@ -153,7 +156,7 @@ impl<T: Element> Job<'_, T> {
         pace: &mut Pace,
     ) {
         let cut = self.cut;
-        // Parts of a chunk come one after the other: they read the same cache lines' neighbours.
+        // Parts of a chunk come one after the other: they read neighbouring cache lines.
         let (rest, part) = (task / cut.parts, task % cut.parts);
         let (sample, start) = (rest / cut.chunks, rest % cut.chunks * cut.chunk);
         let lines = start..cut.lines.places.min(start + cut.chunk);

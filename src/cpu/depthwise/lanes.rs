@@ -66,6 +66,11 @@ impl Side {
         (places - 1) * self.step + self.span
     }
 
+    /// The most results, at least one, that read at most so many positions.
+    pub fn fitting(&self, positions: usize) -> usize {
+        positions.saturating_sub(self.span) / self.step + 1
+    }
+
     /// Where taps read, counted from the lowest.
     pub fn taps<'a>(&self, sweep: &'a Sweep) -> impl Iterator<Item = usize> + Clone + 'a {
         let lowest = (sweep.taps as isize - 1) * sweep.tap.min(0);

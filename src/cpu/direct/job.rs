@@ -17,8 +17,8 @@ pub struct Job<'a, T: Element> {
     pub weights: *const T,
     pub group: isize,
     pub row: isize,
-    /// The first result; the distances from a sample and from a channel to the next, and along each axis from a place
-    /// to the next
+    /// The first result; the distances from a sample and from a channel to the next, and along each
+    /// axis from a place to the next
     pub out: *mut T,
     pub sample: isize,
     pub next: isize,
