@@ -64,7 +64,8 @@ def settled(model):
     """The model in evaluation, with statistics that are not those of the start."""
     for name, t in model.named_buffers():
         if name.endswith("running_var"):
-            t.assign(wg.asarray(np.abs(generator(name).standard_normal(t.shape)).astype("f4") + 0.5))
+            variance = np.abs(generator(name).standard_normal(t.shape)) + 0.5
+            t.assign(wg.asarray(variance.astype("f4")))
     return model.eval()
 
 

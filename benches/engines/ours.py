@@ -7,6 +7,9 @@ from wengert import nn, optim
 
 from .base import Engine
 
+# Elementwise ops of eager code on tensors of so many bytes wait until somebody looks.
+LARGE = 1 << 21
+
 
 class Wengert(Engine):
     """Ours as Python code runs it."""
@@ -31,7 +34,19 @@ class Wengert(Engine):
 
     def forward(self, f, arrays):
         f = self.written(f)
-        return lambda: f(*arrays)
+        return self.done(lambda: f(*arrays), arrays)
+
+    def done(self, call, arrays):
+        """A call behind which nothing waits."""
+        if all(x.nbytes < LARGE for x in arrays):
+            return call
+
+        def looked():
+            y = call()
+            wg.synchronize()
+            return y
+
+        return looked
 
     def leaves(self, arrays, wrt):
         """The arrays, some of them with a gradient."""
@@ -43,7 +58,7 @@ class Wengert(Engine):
     def gradient(self, f, arrays, wrt):
         arrays = self.leaves(arrays, wrt)
         by = [arrays[i] for i in wrt]
-        return lambda: wg.gradients(f(*arrays), by)
+        return self.done(lambda: wg.gradients(f(*arrays), by), arrays)
 
     def training(self, loss, parameters, batch, optimizer):
         leaves = {name: wg.tensor(x, requires_grad=True) for name, x in parameters.items()}

@@ -155,6 +155,11 @@ impl Nest {
         self.sizes.iter().product()
     }
 
+    /// The most elements of a block.
+    pub fn most(&self) -> usize {
+        self.steps.iter().product()
+    }
+
     /// The count of blocks.
     pub fn blocks(&self) -> usize {
         self.sizes.iter().zip(&self.steps).map(|(n, step)| n.div_ceil(*step)).product()

@@ -316,3 +316,36 @@ fn results_streamed_past_the_caches_are_the_same() {
     }
     assert!(bytes(&y) == bytes(&fused_y) && bytes(&d) == bytes(&fused_d));
 }
+
+#[test]
+fn short_blocks_of_many_large_operands_give_the_same() {
+    // ((a - b) * c - d) * e, of which the last block is not whole.
+    let count = FAR / (WIDE * 4) + SHORT / 2 + 3;
+    let x: Vec<Array> =
+        (0..5).map(|k| array(DType::F32, &[count], |i| numbers(i * 5 + k))).collect();
+    let mut builder = Builder::new(&[DType::F32; 5], &[]);
+    let mut value = builder.input(0);
+    for k in 1..5 {
+        let kernel = if k % 2 == 1 { sub() } else { mul() };
+        value = builder.push(kernel, &[value, builder.input(k)], DType::F32);
+    }
+    let program = builder.finish(&[value]);
+    let run_on = |x: &[&Array], count: usize| {
+        let y = Array::uninit(DType::F32, Shape::of(&[count])).unwrap();
+        // SAFETY: the output is fresh and has the shape of the inputs.
+        unsafe { run(&program, x, &[], &[&y]) };
+        y
+    };
+    let whole = run_on(&x.iter().collect::<Vec<_>>(), count);
+    for first in [0, count - 5000] {
+        let part = |x: &Array| {
+            let y = array(DType::F32, &[5000], |_| 0.0);
+            // SAFETY: so many elements lie there.
+            unsafe { y.ptr_mut().copy_from(x.ptr().add(first * 4), 5000 * 4) };
+            y
+        };
+        let parts: Vec<Array> = x.iter().map(part).collect();
+        let few = run_on(&parts.iter().collect::<Vec<_>>(), 5000);
+        assert_eq!(bytes(&few), bytes(&part(&whole)));
+    }
+}

@@ -35,7 +35,8 @@ impl Unplaced {
             return None;
         }
         let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|(_, layout)| layout).collect();
-        let nest = nest(shape, &layouts, outputs.len());
+        // There are few elements.
+        let nest = nest(shape, &layouts, outputs.len(), 0);
         let nowhere = std::ptr::null_mut();
         let inputs = inputs.iter().map(|&(dtype, _)| (nowhere, dtype));
         let ports = program.ports(&nest, inputs, outputs.iter().map(|&y| (nowhere, y)), shares);

@@ -214,11 +214,11 @@ pub fn map_in_place(
     let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
     let records = tape::recording() && args.iter().any(wants);
     let free = !records && first.array.is_unique() && first.array.is_contiguous();
-    // What is watched goes one way only. Ops join those that wait: the result takes memory of its
-    // own, but what it is made of is not written.
-    let waits = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if pending::waits(&v.array));
+    // What is watched goes one way only. Where the operand waits itself, the op joins it: the result
+    // takes memory of its own, but what it is made of is not written. Others are computed first:
+    // memory that is there is written faster than fresh memory.
     if !free
-        || args.iter().any(waits)
+        || pending::waits(&first.array)
         || watch::on()
         || !trace::at_hand(&args)
         || !plain_operands(def, &args)
