@@ -60,7 +60,6 @@ impl Kind {
     }
 
     /// The kind of fewer instructions, if the other operand is a number beside which there is one.
-    #[allow(clippy::wildcard_enum_match_arm, reason = "of other kinds there is no shorter one")]
     fn beside(self, number: f32) -> Kind {
         // Of equal numbers other than zeros either will do.
         let is_zero = number == 0.0;
@@ -70,7 +69,19 @@ impl Kind {
             Kind::Maximum if !number.is_nan() && !is_zero => Kind::Larger,
             Kind::Minimum if !number.is_nan() && !is_zero => Kind::Smaller,
             Kind::Maximum if number.to_bits() == 0 => Kind::Positive,
-            _ => self,
+            Kind::Add
+            | Kind::Subtract
+            | Kind::SubtractFrom
+            | Kind::Multiply
+            | Kind::Divide
+            | Kind::DivideInto
+            | Kind::Maximum
+            | Kind::Minimum
+            | Kind::MaximumOf
+            | Kind::MinimumOf
+            | Kind::Larger
+            | Kind::Smaller
+            | Kind::Positive => self,
         }
     }
 
