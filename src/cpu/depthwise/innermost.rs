@@ -309,9 +309,10 @@ multiversion! {
             let at = |lane: usize| from.wrapping_offset(lane as isize * apart);
             // SAFETY: by contract.
             unsafe {
+                let some = |lane| if lane < count { *at(lane) } else { T::default() };
                 to.add(t).write(match count {
                     SQUARE => std::array::from_fn(|lane| *at(lane)),
-                    _ => std::array::from_fn(|lane| if lane < count { *at(lane) } else { T::default() }),
+                    _ => std::array::from_fn(some),
                 });
             }
         }
