@@ -41,7 +41,7 @@ PROGRAMS = {
     "pinn": ({"steps": 150}, falls(0.5)),
     "policy_gradient": ({"steps": 40}, rises(100)),
     "q_learning": ({"episodes": 80}, falls(0.3)),
-    "resnet": ({"epochs": 6, "train": 600, "test": 100, "batch": 30}, rises(0.5)),
+    "resnet": ({"epochs": 9, "train": 600, "test": 100, "batch": 30}, rises(0.5)),
     "seq2seq": ({"steps": 300}, rises(0.2)),
     "session": ({"steps": 100}, rises(0.75)),
     "siamese": ({"steps": 100}, rises(0.75)),
