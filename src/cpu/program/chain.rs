@@ -229,6 +229,11 @@ pub struct Rows {
 unsafe impl Sync for Rows {}
 
 impl Rows {
+    /// Whether some operand has one element for each row.
+    pub fn has_columns(&self) -> bool {
+        self.steps.iter().any(|step| !step.is_line && step.down != 0)
+    }
+
     /// Works on some rows.
     ///
     /// # Safety

@@ -352,8 +352,11 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     {
         let matrix = |x: &Port| Matrix { ptr: x.ptr, dtype: x.dtype, row: x.row, col: x.col };
         let inputs: SmallVec<[Matrix; 4]> = sources.iter().map(matrix).collect();
-        if let Some(chain) = chain.on(&inputs, &numbers, &matrix(target), columns) {
-            let streams = target.streams;
+        // Around the caches, blocks are as fast where no operand has one element for a row.
+        let streams = target.streams;
+        if let Some(chain) = chain.on(&inputs, &numbers, &matrix(target), columns)
+            && (!streams || chain.has_columns())
+        {
             return split(rows, work, 1, |range| {
                 // SAFETY: as the caller's; a row is worked on by one thread.
                 unsafe { if streams { chain.stream(range) } else { chain.run(range) } }
