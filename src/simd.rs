@@ -181,7 +181,7 @@ macro_rules! multiversion {
             unsafe fn shell_v4 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             {
-                #[allow(dead_code)]
+                #[allow(dead_code, reason = "not every body asks")]
                 const FMA: bool = true;
                 $body
             }
@@ -191,7 +191,7 @@ macro_rules! multiversion {
             unsafe fn shell_v3 $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             {
-                #[allow(dead_code)]
+                #[allow(dead_code, reason = "not every body asks")]
                 const FMA: bool = true;
                 $body
             }
@@ -199,7 +199,7 @@ macro_rules! multiversion {
             unsafe fn shell_base $(< $($T,)* $($(const $N: $NT),+)? >)? ($($arg: $ty),*) $(-> $ret)?
             $(where $($bounds)*)?
             {
-                #[allow(dead_code)]
+                #[allow(dead_code, reason = "not every body asks")]
                 const FMA: bool = false;
                 $body
             }

@@ -282,12 +282,17 @@ unsafe fn product_of_views(
     }
 }
 
+/// The places of an output along each spatial axis, where the input is padded.
+fn places(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> PerAxis {
+    let along =
+        |i: usize| positions(xs.spatial[i].0, ws.spatial[i].0, spec.stride[i], spec.dilation[i]);
+    (0..ws.spatial.len()).map(along).collect()
+}
+
 fn output_operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) {
     let (n, o, c) = (xs.sizes[0], ws.sizes[0] / spec.groups, ws.sizes[1]);
     let taps: PerAxis = ws.spatial.iter().map(|s| s.0).collect();
-    let places: PerAxis = (0..taps.len())
-        .map(|i| positions(xs.spatial[i].0, taps[i], spec.stride[i], spec.dilation[i]))
-        .collect();
+    let places = places(xs, ws, spec);
     let rows = Matrix {
         ptr: ws.ptr,
         batch: Axis::new([(n, 0), (spec.groups, o as isize * ws.strides[0])]),

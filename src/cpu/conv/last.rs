@@ -3,14 +3,13 @@
 
 use std::ops::Range;
 
-use super::{Sides, output_windows, pad, sides, steps};
+use super::{Sides, output_operands, output_windows, pad, places, sides, steps};
 use crate::array::Array;
 use crate::cpu::depthwise;
 use crate::cpu::gemm::{self, Axis, Extras, Matrix};
-use crate::cpu::window::positions;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::attributes::{ConvRole, ConvSpec, PerAxis};
+use crate::ops::attributes::{ConvRole, ConvSpec};
 use crate::ops::op::{Op, Type};
 use crate::target::ChannelsLast;
 
@@ -40,26 +39,11 @@ pub fn has_one_tap(spec: &ConvSpec, w: &[usize]) -> bool {
 
 /// Positions of a padded input, of all samples, as rows, and weights as columns.
 pub fn operands(xs: &Sides, ws: &Sides, spec: &ConvSpec) -> (Matrix, Matrix) {
-    let (n, c) = (xs.sizes[0], ws.sizes[1]);
-    let taps: PerAxis = ws.spatial.iter().map(|s| s.0).collect();
-    let places: PerAxis = (0..taps.len())
-        .map(|i| positions(xs.spatial[i].0, taps[i], spec.stride[i], spec.dilation[i]))
-        .collect();
-    let rows = Matrix {
-        ptr: xs.ptr,
-        batch: Axis::new([(1, 0)]),
-        own: Axis::new([(n, xs.strides[0])].into_iter().chain(steps(
-            places.into_iter(),
-            xs,
-            &spec.stride,
-        ))),
-        depth: Axis::new([(c, xs.strides[1])].into_iter().chain(steps(
-            taps.into_iter(),
-            xs,
-            &spec.dilation,
-        ))),
-        made: None,
-    };
+    let (_, windows) = output_operands(xs, ws, spec);
+    let places = places(xs, ws, spec);
+    let places = steps(places.into_iter(), xs, &spec.stride);
+    let own = Axis::new([(xs.sizes[0], xs.strides[0])].into_iter().chain(places));
+    let rows = Matrix { batch: Axis::new([(1, 0)]), own, ..windows };
     (rows, output_windows(xs, ws, spec).matrix())
 }
 
