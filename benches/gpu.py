@@ -10,6 +10,7 @@ run of each row, which compiles, is given apart.
 
 import argparse
 import json
+import math
 import os
 import re
 import statistics
@@ -33,22 +34,26 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) n
     if id < arrayLength(&x) { y[id] = x[id]; }
 }
 """
-ELEMENTS = 1 << 22
+# What a batch of runs takes at least, so that waiting for the device does not count.
+BATCH = 0.02
+COPIES = 20
 
 
 def timed(work, device, rounds=9):
-    """Seconds of the first run, and the median of others; each until the device is done."""
-    def once():
+    """Seconds of the first run, until the device is done, and the median of others, in batches."""
+    def once(count=1):
         start = time.perf_counter()
-        work()
+        for _ in range(count):
+            work()
         wg.synchronize(device)
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / count
 
     first = once()
-    return first, statistics.median(once() for _ in range(rounds))
+    count = max(1, min(1000, round(BATCH / once())))
+    return first, statistics.median(once(count) for _ in range(rounds))
 
 
-def copy_speed(name):
+def copy_speed(name, elements):
     """Bytes a second, read and written, of the copy shader; None without wgpu-py."""
     try:
         import wgpu
@@ -60,7 +65,7 @@ def copy_speed(name):
         return None
     device = adapter.request_device_sync()
     usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
-    x, y = (device.create_buffer(size=4 * ELEMENTS, usage=usage) for _ in range(2))
+    x, y = (device.create_buffer(size=4 * elements, usage=usage) for _ in range(2))
     module = device.create_shader_module(code=COPY)
     pipeline = device.create_compute_pipeline(
         layout="auto", compute={"module": module, "entry_point": "main"})
@@ -74,14 +79,15 @@ def copy_speed(name):
         step = encoder.begin_compute_pass()
         step.set_pipeline(pipeline)
         step.set_bind_group(0, group)
-        step.dispatch_workgroups(ELEMENTS // 4 // 64)
+        for _ in range(COPIES):
+            step.dispatch_workgroups(elements // 4 // 64 // 4, 4)
         step.end()
         device.queue.submit([encoder.finish()])
         device.queue.read_buffer(y, 0, 4)
         return time.perf_counter() - start
 
     run()
-    return 8 * ELEMENTS / statistics.median(run() for _ in range(9))
+    return COPIES * 8 * elements / statistics.median(run() for _ in range(9))
 
 
 def overhead(device):
@@ -126,24 +132,25 @@ def transfers(device):
             yield f"{name} of {mb} MB, GB/s", round(mb / 1e3 / median, 2)
 
 
-def rows(device):
+def rows(device, elements, largest):
     """Names, work, and the bytes or operations that it moves or does."""
+    side = math.isqrt(elements)
     rng = np.random.default_rng(0)
-    x = wg.asarray(rng.uniform(0.1, 1, ELEMENTS).astype("f"), device=device)
-    y = wg.asarray(rng.uniform(0.1, 1, ELEMENTS).astype("f"), device=device)
-    yield "add", lambda: x + y, 12 * ELEMENTS, "GB/s"
-    yield "multiply by a number", lambda: x * 2.0, 8 * ELEMENTS, "GB/s"
-    yield "exp", lambda: wg.exp(x), 8 * ELEMENTS, "GB/s"
+    x = wg.asarray(rng.uniform(0.1, 1, elements).astype("f"), device=device)
+    y = wg.asarray(rng.uniform(0.1, 1, elements).astype("f"), device=device)
+    yield "add", lambda: x + y, 12 * elements, "GB/s"
+    yield "multiply by a number", lambda: x * 2.0, 8 * elements, "GB/s"
+    yield "exp", lambda: wg.exp(x), 8 * elements, "GB/s"
     chain = wg.compile(lambda x, y: wg.tanh(x * y + x) * 0.5 + y)
-    yield "compiled chain of five ops", lambda: chain(x, y), 12 * ELEMENTS, "GB/s"
-    yield "sum", lambda: x.sum(), 4 * ELEMENTS, "GB/s"
-    m = x.reshape(2048, 2048)
-    yield "sums of rows", lambda: m.sum(axis=1), 4 * ELEMENTS, "GB/s"
-    yield "softmax of rows", lambda: nn.softmax(m, axis=1), 8 * ELEMENTS, "GB/s"
-    yield "transposed copy", lambda: m.T.reshape(-1), 8 * ELEMENTS, "GB/s"
+    yield "compiled chain of five ops", lambda: chain(x, y), 12 * elements, "GB/s"
+    yield "sum", lambda: x.sum(), 4 * elements, "GB/s"
+    m = x.reshape(side, side)
+    yield "sums of rows", lambda: m.sum(axis=1), 4 * elements, "GB/s"
+    yield "softmax of rows", lambda: nn.softmax(m, axis=1), 8 * elements, "GB/s"
+    yield "transposed copy", lambda: m.T.reshape(-1), 8 * elements, "GB/s"
     half = m.astype(wg.float16)
-    yield "transposed copy of float16", lambda: half.T.reshape(-1), 4 * ELEMENTS, "GB/s"
-    for n in (64, 256, 512, 1024):
+    yield "transposed copy of float16", lambda: half.T.reshape(-1), 4 * elements, "GB/s"
+    for n in sizes(largest):
         a = m[:n, :n] * 1.0
         yield f"matmul {n}", lambda a=a: a @ a, 2 * n**3, "GFLOP/s"
     a, bias = m[:256, :256] * 1.0, m[0, :256] * 1.0
@@ -151,22 +158,27 @@ def rows(device):
     yield "matmul 256 with bias and relu", lambda: layer(a, a, bias), 2 * 256**3, "GFLOP/s"
 
 
+def sizes(largest):
+    """Sides of square products."""
+    return [n for n in (64, 256, 512, 1024, 2048, 4096) if n <= largest]
+
+
 VARIANTS = """
 import sys
-from gpu import timed
+from gpu import sizes, timed
 import wengert as wg
 device = wg.device(sys.argv[1])
-for n in (64, 256, 512, 1024):
+for n in sizes(int(sys.argv[2])):
     a = wg.random.uniform((n, n), device=device)
     print(n, timed(lambda: a @ a, device)[1])
 """
 
 
-def variants(device):
+def variants(device, largest):
     """GFLOP/s of square products by variant and size, each variant in a process of its own."""
     for variant in ("blocks", "tiles"):
         env = os.environ | {"WENGERT_PRODUCTS": variant}
-        command = [sys.executable, "-c", VARIANTS, str(device)]
+        command = [sys.executable, "-c", VARIANTS, str(device), str(largest)]
         done = subprocess.run(command, env=env, cwd=Path(__file__).parent, capture_output=True,
                               text=True, check=True)
         for line in done.stdout.splitlines():
@@ -209,14 +221,16 @@ def main():
     if spent:
         figures["microseconds of the submitting thread"] = round(spent * 1e6, 2)
     figures |= transfers(device)
-    copy = copy_speed(info["name"])
+    # Arrays that no cache of the device holds.
+    elements, largest = (1 << 22, 1024) if info["kind"] == "software" else (1 << 24, 4096)
+    copy = copy_speed(info["name"], elements)
     if copy:
         figures["copy shader, GB/s"] = round(copy / 1e9, 2)
-    for name, work, amount, unit in rows(device):
+    for name, work, amount, unit in rows(device, elements, largest):
         first, median = timed(work, device)
         figures[f"{name}, {unit}"] = round(amount / median / 1e9, 2)
         figures[f"{name}, first run, ms"] = round(first * 1e3, 1)
-    for name, speed in variants(options.device):
+    for name, speed in variants(options.device, largest):
         figures[f"{name}, GFLOP/s"] = round(speed / 1e9, 2)
     for where in (device, wg.device("cpu")):
         first, median = timed(lenet_step(where), where)

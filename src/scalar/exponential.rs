@@ -44,13 +44,6 @@ const EXP2: Polynomial<6, 12> = Polynomial(
     ],
 );
 
-/// `x` held between two limits; NaN stays.
-#[inline(always)]
-fn clamp<S: Float>(x: S, low: S, high: S) -> S {
-    let x = S::select(x.lt(low), low, x);
-    S::select(x.gt(high), high, x)
-}
-
 /// `k`, `r` and a rest with `x + lo = k·ln 2 + r + rest`.
 #[inline(always)]
 fn reduce<S: Float>(x: S, lo: S) -> (S::Bits, S, S) {
@@ -92,7 +85,7 @@ fn exp_parts<S: Float>(x: S) -> (S::Bits, S) {
 /// `x` held where neither `eˣ` nor `x·eˣ` is surely 0, nor `eˣ` surely infinite.
 #[inline(always)]
 fn hold<S: Float>(x: S) -> S {
-    clamp(x, S::pick(-115.0, -760.0), S::pick(90.0, 712.0))
+    x.at_least(S::pick(-115.0, -760.0)).at_most(S::pick(90.0, 712.0))
 }
 
 /// `eˣ·2ʲ`, also where `eˣ` itself would overflow or vanish.
@@ -156,14 +149,14 @@ fn exp2_pair<S: Float>(x: Pair<S>) -> S {
 #[inline(always)]
 pub fn exp2<S: Float>(x: S) -> S {
     let limit = S::pick(151.0, 1080.0);
-    exp2_pair(Pair { hi: clamp(x, -limit, limit), lo: S::whole(0) })
+    exp2_pair(Pair { hi: x.at_least(-limit).at_most(limit), lo: S::whole(0) })
 }
 
 /// `eˣ − 1`, accurate near 0. Error ≤ 1.5 ULP in binary32, 1 in binary64.
 #[inline(always)]
 pub fn expm1<S: Float>(x: S) -> S {
     let one = S::whole(1);
-    let x_held = clamp(x, S::pick(-25.0, -45.0), S::pick(90.0, 712.0));
+    let x_held = x.at_least(S::pick(-25.0, -45.0)).at_most(S::pick(90.0, 712.0));
     let (k, r, rest) = reduce(x_held, S::whole(0));
     let tail = r * r * EXP.at(r) + rest;
     // 2ᵏ(eʳ − 1) + (2ᵏ − 1) = 2ᵏ((1 − 2⁻ᵏ) + r + tail). For k > 100 the power of two is nothing.
@@ -270,8 +263,7 @@ pub(super) fn gated_slope<S: Float>(x: S, held: S, parts: (S::Bits, S)) -> S {
 /// `−|x|`, held where `x·eˣ` is surely 0.
 #[inline(always)]
 fn hold_negative<S: Float>(x: S) -> S {
-    let (minus, limit) = (-x.abs(), S::pick(-115.0, -760.0));
-    S::select(minus.lt(limit), limit, minus)
+    (-x.abs()).at_least(S::pick(-115.0, -760.0))
 }
 
 /// `x / (1 + e⁻ˣ)`; its limits at ±∞ are −0 and ∞. Error ≤ 3 ULP.
@@ -347,7 +339,7 @@ pub fn pow<S: Float>(x: S, y: S) -> S {
     // Of a product that is 0 nothing is known of what rounding lost: y may be the largest number.
     let inside = p.hi.abs().lt(limit) & p.hi.ne(zero);
     let lo = S::select(inside, p.lo + y * log.lo, zero);
-    let magnitude = exp2_pair(Pair { hi: clamp(p.hi, -limit, limit), lo });
+    let magnitude = exp2_pair(Pair { hi: p.hi.at_least(-limit).at_most(limit), lo });
 
     let whole = y.trunc().eq(y);
     let half = y * S::lit(0.5);

@@ -65,8 +65,7 @@ pub fn tanh<S: Float>(x: S) -> S {
     let small = x.multiply_add(z * TANH.fused(z), x);
     let (one, two) = (S::whole(1), S::whole(2));
     // Beyond 20 the result is 1; what is NaN is so by the other formula.
-    let limit = S::whole(20);
-    let b = S::select(a.gt(limit), limit, a);
+    let b = a.at_most(S::whole(20));
     let large = one - two / (exp_normal(b + b) + one);
     // A copied sign makes the result for −0 right.
     S::select(a.ge(S::pick(0.6, 0.55)), large, small).copysign(x)

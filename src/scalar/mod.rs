@@ -169,6 +169,16 @@ pub trait Float: Scalar + Div<Output = Self> {
     fn round_product(self, factor: Self) -> (Self, Self::Bits) {
         (self * factor).round_small()
     }
+    /// This number, or `low` where it is below; NaN stays.
+    #[inline(always)]
+    fn at_least(self, low: Self) -> Self {
+        Self::select(self.lt(low), low, self)
+    }
+    /// This number, or `high` where it is above; NaN stays.
+    #[inline(always)]
+    fn at_most(self, high: Self) -> Self {
+        Self::select(self.gt(high), high, self)
+    }
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
     /// The largest whole number not above.

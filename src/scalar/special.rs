@@ -192,8 +192,7 @@ fn erfc_scaled<S: Float>(a: Pair<S>) -> Pair<S> {
 /// `erfc a` for `a ≥ 0.39`.
 #[inline(always)]
 fn erfc_tail<S: Float>(a: S) -> S {
-    let limit = S::pick(10.1, 27.3);
-    let a = S::select(a.gt(limit), limit, a);
+    let a = a.at_most(S::pick(10.1, 27.3));
     let square = product(a, a);
     let factor = erfc_scaled(Pair { hi: a, lo: S::whole(0) });
     exp_times(factor, Pair { hi: -square.hi, lo: -square.lo })
@@ -223,9 +222,7 @@ pub fn erfc<S: Float>(x: S) -> S {
 /// `|x|` held where Φ(−|x|) is surely 0, and `|x|/√2`.
 #[inline(always)]
 fn normal_tail<S: Float>(x: S) -> (S, Pair<S>) {
-    let limit = S::pick(14.6, 39.0);
-    let a = x.abs();
-    let a = S::select(a.gt(limit), limit, a);
+    let a = x.abs().at_most(S::pick(14.6, 39.0));
     let c = Pair::constant(
         (0.7071067690849304, 1.21016175e-08),
         (std::f64::consts::FRAC_1_SQRT_2, -4.833646656726457e-17),
@@ -303,8 +300,7 @@ fn tanh_form<S: Float>() -> [Pair<S>; 2] {
 /// `−|x|` held where `x σ(v)` is surely 0 for negative numbers.
 #[inline(always)]
 fn hold_tail<S: Float>(x: S) -> S {
-    let (minus, limit) = (-x.abs(), S::pick(-12.5, -23.0));
-    S::select(minus.lt(limit), limit, minus)
+    (-x.abs()).at_least(S::pick(-12.5, -23.0))
 }
 
 /// The square of `a = −|x|`, and the parts of `e^(−|v|)` with `v = 2√(2/π) (x + 0.044715 x³)`.

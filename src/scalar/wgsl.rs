@@ -360,6 +360,16 @@ impl Float for Code<f32> {
         self.quarter_turns()
     }
 
+    // Drivers make a maximum of a comparison and a selection of what was compared, and theirs of
+    // NaN and a number is the number; where NaN is tested by its bits they do not.
+    fn at_least(self, low: Self) -> Self {
+        self.maximum(low)
+    }
+
+    fn at_most(self, high: Self) -> Self {
+        self.minimum(high)
+    }
+
     fn sqrt(self) -> Self {
         self.call("sqrt")
     }

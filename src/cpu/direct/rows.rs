@@ -24,14 +24,14 @@ impl<T: Element> Job<'_, T> {
         let last = cut.planes.axes.len() - 1;
         let size = |i: usize| if i == 0 { places } else { cut.planes.axes[i].places };
         let (long, mut pieces, mut number) = (size(last), Vec::new(), 0);
-        // Tiles of about one height: low ones leave the multipliers idle.
-        let each = long.div_ceil(long.div_ceil(tiles[0].rows));
         each_index((0..last).map(size), |index| {
             let line: usize =
                 index.iter().zip(&cut.planes.pitches).map(|(i, pitch)| i * pitch).sum();
             let mut at = 0;
             while at < long {
-                let most = each.min(long - at);
+                // Tiles of about one height: low ones leave the multipliers idle.
+                let rest = long - at;
+                let most = rest.div_ceil(rest.div_ceil(tiles[0].rows));
                 let fits = tiles.iter().find(|tile| tile.rows <= most);
                 let tile = *fits.unwrap_or_else(|| unreachable!("the last tile has one row"));
                 pieces.push(Piece { at: line + at, number: number + at, tile });

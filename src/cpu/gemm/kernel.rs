@@ -11,7 +11,6 @@ use std::mem::MaybeUninit;
 
 #[cfg(target_arch = "x86_64")]
 use super::square;
-use super::steps::{Fetch, Source};
 #[cfg(target_arch = "x86_64")]
 use super::vector::{F32x8, F32x16, F64x4, F64x8};
 use super::vector::{Lanes, Vector};
@@ -115,9 +114,11 @@ pub type Row<T> = unsafe fn(usize, *const T, isize, &[*const T; ROW]) -> [T; ROW
 
 /// Transposes [`SQUARE`] rows of some elements of four bytes, at least as many: element `k` of row
 /// `i` goes to `dst[k · width + i]`. Arguments: `dst`, `width`, the rows, and how many elements.
+/// Columns are written in order, so of a smaller `width` those behind write over what is too much;
+/// after the last one so many elements are arbitrary as a square has more.
 ///
 /// # Safety
-/// Rows and `dst` are valid for these elements.
+/// Rows and `dst` are valid for these elements, also those that are arbitrary.
 pub type Transpose = unsafe fn(*mut i32, usize, &[*const i32; SQUARE], usize);
 
 /// The kernels for one element type and instruction set.
@@ -186,60 +187,6 @@ pub fn prefetch<T>(_at: *const T) {
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(_at.cast());
-    }
-}
-
-#[inline(always)]
-unsafe fn micro<
-    T: Copy,
-    V: Vector<T>,
-    A: Source<T>,
-    B: Source<T>,
-    F: Fetch,
-    const M: usize,
-    const N: usize,
->(
-    depth: usize,
-    mut a: A,
-    a_row: isize,
-    mut b: B,
-    c: *mut T,
-    c_row: isize,
-    fresh: bool,
-    mut fetch: F,
-) {
-    // The tile of `c` is fetched while the sums are computed.
-    for i in 0..M as isize {
-        prefetch(c.wrapping_offset(i * c_row));
-        prefetch(
-            c.wrapping_offset(i * c_row + (size_of::<[V; N]>() / size_of::<T>()) as isize - 1),
-        );
-    }
-    let mut sum = [[V::zero(); N]; M];
-    for _ in 0..depth {
-        fetch.next();
-        // SAFETY: the caller vouches for `M × depth` of `a` and `depth` rows of `b`.
-        let (a, row) = unsafe { (a.next(), b.next().cast::<[V; N]>().read_unaligned()) };
-        for (i, sum) in sum.iter_mut().enumerate() {
-            // SAFETY: as above.
-            let x = unsafe { *a.offset(i as isize * a_row) };
-            for (sum, row) in sum.iter_mut().zip(&row) {
-                sum.add_product(x, row);
-            }
-        }
-    }
-    for (i, sum) in sum.into_iter().enumerate() {
-        // SAFETY: the caller vouches for `M` rows of `c`.
-        let c = unsafe { c.offset(i as isize * c_row) }.cast::<V>();
-        for (v, mut sum) in sum.into_iter().enumerate() {
-            // SAFETY: as above.
-            unsafe {
-                if !fresh {
-                    sum.add_to(&c.add(v).read_unaligned());
-                }
-                c.add(v).write_unaligned(sum);
-            }
-        }
     }
 }
 
@@ -417,6 +364,7 @@ unsafe fn dot<T: Element, const F: bool>(n: usize, a: *const T, b: *const T) -> 
 macro_rules! shells {
     ($($(#[$feature:meta])* $module:ident: $fused:expr;)*) => { $(
         mod $module {
+            use super::super::micro as tile;
             use super::{Element, Lanes, Vector};
 
             /// `W` elements in an array.
@@ -429,8 +377,8 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, V, _, _, _, M, N>(
-                        depth, (a, a_strides.1), a_strides.0, (b, b_step), c, c_row, fresh, fetch,
+                    tile::strided::<T, V, M, N>(
+                        depth, a, a_strides, (b, b_step), c, c_row, fresh, fetch,
                     );
                 }
             }
@@ -442,7 +390,7 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, V, _, _, _, M, N>(
+                    tile::micro::<T, V, _, _, _, M, N>(
                         depth, (a, a_strides.1), a_strides.0, (b, b_at), c, c_row, fresh, (),
                     );
                 }
@@ -455,7 +403,7 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::micro::<T, V, _, _, _, M, N>(
+                    tile::micro::<T, V, _, _, _, M, N>(
                         depth, (a, a_at), 1, (b, b_step), c, c_row, fresh, fetch,
                     );
                 }

@@ -7,6 +7,7 @@
 
 mod axis;
 pub(super) mod kernel;
+mod micro;
 pub(super) mod pack;
 pub(super) mod packed;
 pub(super) mod panels;

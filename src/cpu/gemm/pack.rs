@@ -164,10 +164,11 @@ unsafe fn side_by_side<T: Element, const N: usize>(
 }
 
 /// Packs columns that are contiguous along `k` (unit stride in every run): `dst[k · width + j]`
-/// gets element `k` of column `j`. Columns past the end repeat the last one.
+/// gets element `k` of column `j`. Columns past the end repeat the last one. Where `width` is less
+/// than [`SQUARE`], up to so many elements behind the last row become arbitrary.
 ///
 /// # Safety
-/// As [`lines`]; the processor has what `transpose` needs.
+/// As [`lines`], with room for what becomes arbitrary; the processor has what `transpose` needs.
 pub unsafe fn transposed<T: Element>(
     dst: *mut T,
     width: usize,
@@ -204,7 +205,7 @@ unsafe fn strip<T: Element>(
     unsafe {
         if let Some(transpose) = transpose
             && size_of::<T>() == 4
-            && n == SQUARE
+            && (n == SQUARE || width < SQUARE)
             && run.len >= SQUARE
         {
             transpose(dst.cast(), width, &from.map(|p| p.cast()), run.len);

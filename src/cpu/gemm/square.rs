@@ -35,10 +35,10 @@ pub mod v4 {
     use super::{AHEAD, ROW, SQUARE, rest};
 
     /// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
-    /// `dst[k · width + i]`.
+    /// `dst[k · width + i]`; see [`Transpose`](super::super::kernel::Transpose).
     ///
     /// # Safety
-    /// Rows and `dst` are valid for these elements; the processor has AVX-512.
+    /// By that contract; the processor has AVX-512.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn transpose(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], n: usize) {
         for k in (0..n).step_by(SQUARE) {
@@ -135,16 +135,17 @@ pub mod v3 {
     const SIDE: usize = 8;
 
     /// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
-    /// `dst[k · width + i]`.
+    /// `dst[k · width + i]`; see [`Transpose`](super::super::kernel::Transpose).
     ///
     /// # Safety
-    /// Rows and `dst` are valid for these elements; the processor has AVX2.
+    /// By that contract; the processor has AVX2.
     #[target_feature(enable = "avx2")]
     pub unsafe fn transpose(dst: *mut i32, width: usize, from: &[*const i32; SQUARE], n: usize) {
         for k in (0..n).step_by(SIDE) {
             // The last squares are moved back so that they end with the rows.
             let at = k.min(n - SIDE);
-            for (half, from) in from.as_chunks::<SIDE>().0.iter().enumerate() {
+            let halves = from.as_chunks::<SIDE>().0.iter();
+            for (half, from) in halves.enumerate().take(width.div_ceil(SIDE)) {
                 // SAFETY: `at + 8 <= n`.
                 unsafe {
                     for (k, column) in columns(from, at).into_iter().enumerate() {

@@ -5,6 +5,10 @@ use super::kernel::prefetch;
 
 /// Where a tile reads the steps of `k` of an operand.
 pub trait Source<T>: Copy {
+    /// The most rows of a tile for which several steps are written out: beyond, their addresses take
+    /// more registers than there are.
+    const ROWS: usize = 0;
+
     /// The next step.
     ///
     /// # Safety
@@ -22,8 +26,33 @@ impl<T> Source<T> for (*const T, isize) {
     }
 }
 
+/// Steps that are `STEP` elements apart.
+pub struct Each<T, const STEP: usize>(pub *const T);
+
+impl<T, const STEP: usize> Clone for Each<T, STEP> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, const STEP: usize> Copy for Each<T, STEP> {}
+
+impl<T, const STEP: usize> Source<T> for Each<T, STEP> {
+    // Neighbours along `k` are rows of which each has an address; else rows are neighbours.
+    const ROWS: usize = if STEP == 1 { 6 } else { usize::MAX };
+
+    #[inline(always)]
+    unsafe fn next(&mut self) -> *const T {
+        let row = self.0;
+        self.0 = row.wrapping_add(STEP);
+        row
+    }
+}
+
 /// An address and the offset of each step.
 impl<T> Source<T> for (*const T, *const isize) {
+    const ROWS: usize = usize::MAX;
+
     #[inline(always)]
     unsafe fn next(&mut self) -> *const T {
         // SAFETY: by contract.
@@ -38,12 +67,16 @@ impl<T> Source<T> for (*const T, *const isize) {
 pub trait Fetch: Copy {
     /// What the next step fetches.
     fn next(&mut self);
+    /// What the next `N` steps fetch.
+    fn skip<const N: usize>(&mut self);
 }
 
 /// Nothing.
 impl Fetch for () {
     #[inline(always)]
     fn next(&mut self) {}
+    #[inline(always)]
+    fn skip<const N: usize>(&mut self) {}
 }
 
 /// An address and the distance to the next.
@@ -52,5 +85,16 @@ impl<T> Fetch for (*const T, isize) {
     fn next(&mut self) {
         prefetch(self.0);
         self.0 = self.0.wrapping_offset(self.1);
+    }
+
+    #[inline(always)]
+    fn skip<const N: usize>(&mut self) {
+        let (at, each) = *self;
+        prefetch(at);
+        // Most often all are in one line.
+        if each.unsigned_abs() * N * size_of::<T>() > 64 {
+            (1..N as isize).for_each(|i| prefetch(at.wrapping_offset(i * each)));
+        }
+        self.0 = at.wrapping_offset(N as isize * each);
     }
 }

@@ -11,7 +11,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::axis::{Axis, Runs};
-use super::kernel::{BLOCK, Element, ROW, Row, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH};
+use super::kernel::{
+    BLOCK, Element, ROW, Row, SQUARE, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH, Transpose,
+};
 use super::scratch::Scratch;
 use super::{Job, Matrix, pack};
 use crate::error::Result;
@@ -169,7 +171,7 @@ impl<T: Element> Tile<'_, T> {
         let part = scratch.lend(blocks.packed_bytes::<T>())?;
         let a_pack = part.ptr().cast::<T>();
         // The buffer holds both blocks and the elements in which a prologue computes columns.
-        let b_pack = a_pack.wrapping_add(held * kc);
+        let b_pack = a_pack.wrapping_add(held * kc + SQUARE);
         let mut pace = Pace::default();
         let spare = b_pack.wrapping_add(columns * kc);
         let [fill_a, fill_b] = self.job.fill;
@@ -230,11 +232,11 @@ impl<T: Element> Tile<'_, T> {
         unsafe {
             if along(&a.own) > copied(&a.depth) {
                 panels(pack, high, self.a, (a, i, k));
-                return twice(Panels {
-                    ptr: pack,
-                    step: k.len() as isize,
-                    strides: (1, high as isize),
-                });
+                return twice(packed(pack, k.len(), high));
+            }
+            if along(&a.depth) > 0 {
+                transposed(pack, high, self.a, (a, i, k), self.job.kernels.transpose);
+                return twice(packed(pack, k.len(), high));
             }
             let runs = a.depth.runs(k.start, k.len());
             lines(pack, k.len(), self.a, (&a.own, i), &runs, a.depth.inner().1);
@@ -285,20 +287,12 @@ impl<T: Element> Tile<'_, T> {
         // SAFETY: the scratch holds whole panels of these columns.
         unsafe {
             if along(&b.depth) > along(&b.own) {
-                let runs = b.depth.runs(k.start, k.len());
-                for first in j.clone().step_by(width) {
-                    let mut offsets = [0; TILE_WIDTH];
-                    let offsets = &mut offsets[..width.min(j.end - first)];
-                    b.own.offsets(first, offsets);
-                    let pack = pack.add((first - j.start) * k.len());
-                    let transpose = self.job.kernels.transpose;
-                    pack::transposed(pack, width, self.b, offsets, &runs, transpose);
-                }
+                transposed(pack, width, self.b, (b, j, k), self.job.kernels.transpose);
             } else {
                 panels(pack, width, self.b, (b, j, k));
             }
         }
-        twice(Panels { ptr: pack, step: k.len() as isize, strides: (1, width as isize) })
+        twice(packed(pack, k.len(), width))
     }
 
     /// Multiplies two blocks: a loop over panels of columns, and in it one over panels of rows. The
@@ -450,6 +444,36 @@ unsafe fn line<T: Element, const W: usize>(c: *mut T, spare: *const T, n: usize,
 
 fn twice<T: Copy>(panels: Panels<T>) -> Block<T> {
     (panels, panels)
+}
+
+/// Panels of `width` rows or columns that were packed one after another, over so many steps.
+fn packed<T>(ptr: *const T, steps: usize, width: usize) -> Panels<T> {
+    Panels { ptr, step: steps as isize, strides: (1, width as isize) }
+}
+
+/// Packs panels of an operand that is contiguous along `k`.
+///
+/// # Safety
+/// `dst` holds whole panels, and [`SQUARE`] elements more where these are not as wide; the operand
+/// can be read from `src`.
+unsafe fn transposed<T: Element>(
+    dst: *mut T,
+    width: usize,
+    src: *const T,
+    (operand, own, k): (&Matrix, &Range<usize>, &Range<usize>),
+    transpose: Option<Transpose>,
+) {
+    let runs = operand.depth.runs(k.start, k.len());
+    for first in own.clone().step_by(width) {
+        let mut offsets = [0; TILE_WIDTH];
+        let offsets = &mut offsets[..width.min(own.end - first)];
+        operand.own.offsets(first, offsets);
+        // SAFETY: by contract.
+        unsafe {
+            let dst = dst.add((first - own.start) * k.len());
+            pack::transposed(dst, width, src, offsets, &runs, transpose);
+        }
+    }
 }
 
 /// Packs panels of an operand without transposing: rows of `width` elements of its own axis, one for

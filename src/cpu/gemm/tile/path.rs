@@ -1,6 +1,6 @@
 //! How a rectangle is computed: the choice of its kernel, of what is packed, and of sizes.
 
-use super::super::kernel::{BLOCK, Element, Row, STREAM_ROWS};
+use super::super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_ROWS};
 use super::super::tiny::TINY;
 use super::super::{Job, Matrix};
 use super::along;
@@ -10,6 +10,8 @@ use crate::cpu::caches;
 pub(super) const NEAR: usize = 16 << 10;
 /// Bytes of an operand from which on it comes from a far cache, or from memory.
 const FAR: usize = 4 << 20;
+/// Panels of columns from which on rows are packed that could be read in place.
+const OFTEN: usize = 48;
 /// Columns of `b` packed at a time.
 const COLUMNS: usize = 2048;
 
@@ -61,7 +63,7 @@ impl Blocks {
     /// Bytes for the packed blocks.
     pub fn packed_bytes<T>(&self) -> usize {
         let columns = if self.kept { 0 } else { self.columns };
-        let packed = (self.held + columns) * self.kc + self.spare;
+        let packed = (self.held + columns) * self.kc + SQUARE + self.spare;
         if self.bare { 0 } else { packed * size_of::<T>() }
     }
 
@@ -115,10 +117,11 @@ impl<T: Element> Job<'_, T> {
         let size = size_of::<T>();
         let (high, width) = (self.kernels.tiles[0].rows, self.kernels.width);
         // An operand that is read at most a few times, or fits the L1 cache, is read in place, and
-        // so are rows that are contiguous along `k`, where those of a tile have room in that cache.
+        // so are rows that are contiguous along `k`, where those of a tile have room in that cache,
+        // and are not read so often that packing them pays: the kernel is faster then.
         let is_near = n <= 4 * width || m * depth * size <= NEAR;
         let a = a.filter(|&(row, step)| match step {
-            1 => is_near || !caches::crowd(high, row * size as isize),
+            1 => is_near || n < OFTEN * width && !caches::crowd(high, row * size as isize),
             _ => is_near && row == 1,
         });
         let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth * size <= NEAR));
