@@ -154,7 +154,9 @@ def test_special_values(gpu):
         both(f, gpu, x)
         both(f, gpu, x[:, :9])
     both(lambda x: (x - x.max(axis=1, keepdims=True)), gpu, x)
-    both(lambda x: (x * x.min(axis=1, keepdims=True)).sum(axis=1), gpu, x)
+    # A driver may fuse products with their sum, and then none overflows.
+    some = np.delete(x, 6, axis=0)
+    both(lambda x: (x * x.min(axis=1, keepdims=True)).sum(axis=1), gpu, some)
 
 
 def test_groups_and_batches(gpu):

@@ -159,7 +159,7 @@ pub const ROW: usize = 2 * SQUARE;
 /// The most rows [`Kernels::stream`] takes.
 pub const STREAM_ROWS: usize = 16;
 /// Steps of `k` that [`Kernels::stream`] takes at a time.
-const TERMS: usize = 16;
+const TERMS: usize = 8;
 /// Sums that [`Kernels::stream`] keeps in the L1 cache. Fewer rows take longer stretches of `b`.
 const SUMS: usize = 2048;
 /// The most columns between two checks for an interruption.
@@ -365,6 +365,7 @@ macro_rules! shells {
     ($($(#[$feature:meta])* $module:ident: $fused:expr;)*) => { $(
         mod $module {
             use super::super::micro as tile;
+            use super::super::steps::{Listed, Strided};
             use super::{Element, Lanes, Vector};
 
             /// `W` elements in an array.
@@ -388,11 +389,10 @@ macro_rules! shells {
                 depth: usize, a: *const T, a_strides: (isize, isize), b: *const T,
                 b_at: *const isize, c: *mut T, c_row: isize, fresh: bool,
             ) {
+                let a = Strided { at: a, row: a_strides.0, step: a_strides.1 };
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    tile::micro::<T, V, _, _, _, M, N>(
-                        depth, (a, a_strides.1), a_strides.0, (b, b_at), c, c_row, fresh, (),
-                    );
+                    tile::micro::<T, V, _, _, _, M, N>(depth, a, (b, b_at), c, c_row, fresh, ());
                 }
             }
 
@@ -404,7 +404,7 @@ macro_rules! shells {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
                     tile::micro::<T, V, _, _, _, M, N>(
-                        depth, (a, a_at), 1, (b, b_step), c, c_row, fresh, fetch,
+                        depth, Listed(a, a_at), (b, b_step), c, c_row, fresh, fetch,
                     );
                 }
             }

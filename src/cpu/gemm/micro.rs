@@ -4,7 +4,7 @@
 #![allow(clippy::too_many_arguments)]
 
 use super::kernel::prefetch;
-use super::steps::{Each, Fetch, Source};
+use super::steps::{Fetch, Near, Packed, Rows, Source, Strided};
 use super::vector::Vector;
 
 /// Steps of `k` that are written out one after another.
@@ -18,7 +18,7 @@ const SIDE: usize = 4;
 pub unsafe fn micro<
     T: Copy,
     V: Vector<T>,
-    A: Source<T>,
+    A: Rows<T>,
     B: Source<T>,
     F: Fetch,
     const M: usize,
@@ -26,7 +26,6 @@ pub unsafe fn micro<
 >(
     mut depth: usize,
     mut a: A,
-    a_row: isize,
     mut b: B,
     c: *mut T,
     c_row: isize,
@@ -44,10 +43,10 @@ pub unsafe fn micro<
     macro_rules! step {
         () => {
             // SAFETY: the caller vouches for `M × depth` of `a` and `depth` rows of `b`.
-            let (a, row) = unsafe { (a.next(), b.next().cast::<[V; N]>().read_unaligned()) };
+            let (here, row) = unsafe { (a.next(), b.next().cast::<[V; N]>().read_unaligned()) };
             for (i, sum) in sum.iter_mut().enumerate() {
                 // SAFETY: as above.
-                let x = unsafe { *a.offset(i as isize * a_row) };
+                let x = unsafe { *a.at(here, i) };
                 for (sum, row) in sum.iter_mut().zip(&row) {
                     sum.add_product(x, row);
                 }
@@ -57,7 +56,7 @@ pub unsafe fn micro<
     // The addresses of a step take as many instructions as half of its multiplications. Where they
     // are constants within several steps, nearly none: that counts most where two threads share a
     // core. What is over comes first, so that `k` ascends.
-    if M <= A::ROWS {
+    if A::ARE_CONSTANT {
         while !depth.is_multiple_of(SIDE) {
             fetch.next();
             step!();
@@ -108,11 +107,13 @@ pub unsafe fn strided<T: Copy, V: Vector<T>, const M: usize, const N: usize>(
     // SAFETY: the caller's promises are passed on.
     unsafe {
         if a_step == 1 {
-            micro::<T, V, _, _, _, M, N>(depth, Each::<T, 1>(a), a_row, b, c, c_row, fresh, fetch);
+            let a = Near::<T, M>::new(a, a_row);
+            micro::<T, V, _, _, _, M, N>(depth, a, b, c, c_row, fresh, fetch);
         } else if (a_row, a_step) == (1, M as isize) {
-            micro::<T, V, _, _, _, M, N>(depth, Each::<T, M>(a), 1, b, c, c_row, fresh, fetch);
+            micro::<T, V, _, _, _, M, N>(depth, Packed::<T, M>(a), b, c, c_row, fresh, fetch);
         } else {
-            micro::<T, V, _, _, _, M, N>(depth, (a, a_step), a_row, b, c, c_row, fresh, fetch);
+            let a = Strided { at: a, row: a_row, step: a_step };
+            micro::<T, V, _, _, _, M, N>(depth, a, b, c, c_row, fresh, fetch);
         }
     }
 }

@@ -3,12 +3,8 @@
 
 use super::kernel::prefetch;
 
-/// Where a tile reads the steps of `k` of an operand.
+/// Where a tile reads the steps of `k` of its columns.
 pub trait Source<T>: Copy {
-    /// The most rows of a tile for which several steps are written out: beyond, their addresses take
-    /// more registers than there are.
-    const ROWS: usize = 0;
-
     /// The next step.
     ///
     /// # Safety
@@ -26,32 +22,87 @@ impl<T> Source<T> for (*const T, isize) {
     }
 }
 
-/// Steps that are `STEP` elements apart.
-pub struct Each<T, const STEP: usize>(pub *const T);
-
-impl<T, const STEP: usize> Clone for Each<T, STEP> {
-    fn clone(&self) -> Self {
-        *self
+/// An address and the offset of each step.
+impl<T> Source<T> for (*const T, *const isize) {
+    #[inline(always)]
+    unsafe fn next(&mut self) -> *const T {
+        // SAFETY: by contract.
+        let at = unsafe { *self.1 };
+        self.1 = self.1.wrapping_add(1);
+        self.0.wrapping_offset(at)
     }
 }
 
-impl<T, const STEP: usize> Copy for Each<T, STEP> {}
+/// Where a tile reads the steps of `k` of its rows.
+pub trait Rows<T>: Copy {
+    /// Whether addresses within several steps differ by constants.
+    const ARE_CONSTANT: bool;
+    /// What is known of a step
+    type Step: Copy;
 
-impl<T, const STEP: usize> Source<T> for Each<T, STEP> {
-    // Neighbours along `k` are rows of which each has an address; else rows are neighbours.
-    const ROWS: usize = if STEP == 1 { 6 } else { usize::MAX };
+    /// The next step.
+    ///
+    /// # Safety
+    /// There is one.
+    unsafe fn next(&mut self) -> Self::Step;
+
+    /// Where a row of a step is.
+    fn at(&self, step: Self::Step, row: usize) -> *const T;
+}
+
+/// Rows at any distance, and steps at any.
+#[derive(Clone, Copy)]
+pub struct Strided<T> {
+    pub at: *const T,
+    pub row: isize,
+    pub step: isize,
+}
+
+impl<T: Copy> Rows<T> for Strided<T> {
+    const ARE_CONSTANT: bool = false;
+    type Step = *const T;
 
     #[inline(always)]
     unsafe fn next(&mut self) -> *const T {
-        let row = self.0;
-        self.0 = row.wrapping_add(STEP);
-        row
+        let here = self.at;
+        self.at = here.wrapping_offset(self.step);
+        here
+    }
+
+    #[inline(always)]
+    fn at(&self, here: *const T, row: usize) -> *const T {
+        here.wrapping_offset(row as isize * self.row)
     }
 }
 
-/// An address and the offset of each step.
-impl<T> Source<T> for (*const T, *const isize) {
-    const ROWS: usize = usize::MAX;
+/// `M` rows of one element, and the steps one after another.
+#[derive(Clone, Copy)]
+pub struct Packed<T, const M: usize>(pub *const T);
+
+impl<T: Copy, const M: usize> Rows<T> for Packed<T, M> {
+    const ARE_CONSTANT: bool = true;
+    type Step = *const T;
+
+    #[inline(always)]
+    unsafe fn next(&mut self) -> *const T {
+        let here = self.0;
+        self.0 = here.wrapping_add(M);
+        here
+    }
+
+    #[inline(always)]
+    fn at(&self, here: *const T, row: usize) -> *const T {
+        here.wrapping_add(row)
+    }
+}
+
+/// Rows at an address, and the offset of each step.
+#[derive(Clone, Copy)]
+pub struct Listed<T>(pub *const T, pub *const isize);
+
+impl<T: Copy> Rows<T> for Listed<T> {
+    const ARE_CONSTANT: bool = true;
+    type Step = *const T;
 
     #[inline(always)]
     unsafe fn next(&mut self) -> *const T {
@@ -59,6 +110,51 @@ impl<T> Source<T> for (*const T, *const isize) {
         let at = unsafe { *self.1 };
         self.1 = self.1.wrapping_add(1);
         self.0.wrapping_offset(at)
+    }
+
+    #[inline(always)]
+    fn at(&self, here: *const T, row: usize) -> *const T {
+        here.wrapping_add(row)
+    }
+}
+
+/// Rows that share an address: what is between them is in instructions.
+const SHARING: usize = 3;
+
+/// `M` rows at any distance, whose steps are neighbours.
+#[derive(Clone, Copy)]
+pub struct Near<T, const M: usize> {
+    firsts: [*const T; 12 / SHARING],
+    row: isize,
+}
+
+impl<T, const M: usize> Near<T, M> {
+    /// Rows so far apart from the first.
+    #[inline(always)]
+    pub fn new(first: *const T, row: isize) -> Self {
+        const { assert!(M <= 12) };
+        let at = |i: usize| first.wrapping_offset((i * SHARING) as isize * row);
+        // Of many rows the compiler would otherwise work out all addresses from the first, for which
+        // it has no registers left, not even for sums.
+        let hidden = |i: usize| if M > 6 { std::hint::black_box(at(i)) } else { at(i) };
+        Near { firsts: std::array::from_fn(hidden), row }
+    }
+}
+
+impl<T: Copy, const M: usize> Rows<T> for Near<T, M> {
+    const ARE_CONSTANT: bool = true;
+    type Step = [*const T; 12 / SHARING];
+
+    #[inline(always)]
+    unsafe fn next(&mut self) -> Self::Step {
+        let here = self.firsts;
+        self.firsts = here.map(|first| first.wrapping_add(1));
+        here
+    }
+
+    #[inline(always)]
+    fn at(&self, here: Self::Step, row: usize) -> *const T {
+        here[row / SHARING].wrapping_offset((row % SHARING) as isize * self.row)
     }
 }
 

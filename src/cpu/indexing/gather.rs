@@ -3,10 +3,17 @@
 use super::{BATCH, CHUNK, Picks, Target};
 use crate::array::Array;
 use crate::cpu::gemm::Axis;
+use crate::cpu::gemm::kernel::prefetch;
 use crate::dtype::Width;
 use crate::error::Result;
 use crate::shape::Shape;
 use crate::threads::{self, Pace};
+
+/// Slices between the one that is copied and the one that is fetched: they are anywhere, so the
+/// hardware does not see the next one coming.
+const AHEAD: usize = 2;
+/// The most bytes of a slice that are fetched; behind them the hardware sees what comes.
+const FETCHED: usize = 2048;
 
 /// `x[i, j, …]` for int64 arrays that broadcast to `index_shape`: that shape, then the axes of `x`
 /// that have no index.
@@ -65,6 +72,12 @@ fn gather_typed<T: Copy>(x: &Array, picks: &Picks, slice: &Axis, out: &Array) {
                     // SAFETY: as above.
                     unsafe { *to = *from };
                     continue;
+                }
+                if let (Some(&next), 1) = (offsets.get(i + AHEAD), step) {
+                    let next = src.0.wrapping_offset(next + runs[0].offset).cast::<u8>();
+                    for at in (0..FETCHED.min(runs[0].len * size_of::<T>())).step_by(64) {
+                        prefetch(next.wrapping_add(at));
+                    }
                 }
                 for run in &runs {
                     for at in (0..run.len).step_by(CHUNK) {

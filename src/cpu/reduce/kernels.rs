@@ -4,7 +4,6 @@
 //! numbers give the same bits on every instruction set.
 
 use crate::cpu::element::{Element, Number};
-use crate::cpu::gemm::kernel::prefetch;
 use crate::multiversion;
 
 use super::combine::{Combine, Pairwise, Sum};
@@ -187,18 +186,8 @@ pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(
 ) -> T::Number {
     let mut lanes = [F::NEUTRAL; LANES];
     let whole = n / LANES * LANES;
-    // Meanwhile the next block is fetched: a block is as long as a page, at whose end processors stop
-    // looking ahead.
-    let lines = (0..whole).step_by(LANES).map(|at| {
-        let line = x.wrapping_add(at);
-        if n == BLOCK {
-            for part in (0..LANES * size_of::<T>()).step_by(64) {
-                prefetch(line.wrapping_add(BLOCK).cast::<u8>().wrapping_add(part));
-            }
-        }
-        line
-    });
-    // SAFETY: `at + LANES <= n`; nothing is read by fetching it.
+    let lines = (0..whole).step_by(LANES).map(|at| x.wrapping_add(at));
+    // SAFETY: `at + LANES <= n`.
     let is_picked = unsafe { join_lines::<T, F, LANES>(&mut lanes, lines, &of) };
     if whole < n {
         let mut step = [F::NEUTRAL; LANES];

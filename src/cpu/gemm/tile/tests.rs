@@ -94,7 +94,8 @@ fn samples<T: Counted>(n: usize, depth: usize) -> Vec<Sample<T>> {
     all
 }
 
-/// Packed panels hold the elements of the operand, and nothing is written behind the panels.
+/// Packed panels hold the elements of the operand, and nothing is written behind the panels, but for
+/// what transposing rows may write.
 fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
     for (which, sample) in samples::<T>(n, depth).iter().enumerate() {
         for made in [None, Some(0), Some(1)] {
@@ -124,7 +125,7 @@ fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
                         None => tile.rows(&own, &steps, None, pack),
                     };
                     let read = read(&rows, high, &own, &steps);
-                    let rows = (read, used(&memory, needed(high)));
+                    let rows = (read, used(&memory, needed(high) + SQUARE));
                     memory.fill(T::number(250));
                     let pack = memory.as_mut_ptr();
                     let columns = match fill {
@@ -210,11 +211,9 @@ impl Choices {
 fn tiles_cover<T: Counted>(
     kernels: Kernels<T>,
     choices: &mut Choices,
+    [m, n, k]: [usize; 3],
     sum: impl Fn(&[(T, T)]) -> T,
 ) {
-    let size = |choices: &mut Choices| [3, 20, 70, 300][choices.below(4)];
-    let (m, n, k) = (size(choices), size(choices), size(choices));
-    let (m, n, k) = (choices.below(m) + 1, choices.below(n) + 1, choices.below(k) + 1);
     let (left, right) = (samples::<T>(m, k), samples::<T>(n, k));
     let (left, right) = (&left[choices.below(left.len())], &right[choices.below(right.len())]);
     let made = [choices.below(5), choices.below(5)]
@@ -283,18 +282,30 @@ fn tiles_cover<T: Counted>(
 fn tiles_cover_the_result_once_at_every_instruction_set() {
     for isa in instruction_sets() {
         let mut choices = Choices(isa as u64 + 7);
-        for _ in 0..24 {
+        for case in 0..27 {
+            let mut size = || [3, 20, 70, 300][choices.below(4)];
+            let most = [size(), size(), size()];
+            let some = most.map(|most| choices.below(most) + 1);
+            // So many columns that rows are packed for them.
+            let sizes = |width: usize| match case {
+                24.. => [some[0] + 6, 48 * width + case, some[2]],
+                _ => some,
+            };
             // Sums of integers below 2^24 are exact in any order.
-            tiles_cover(f32::kernels_of(isa), &mut choices, |terms| {
+            let kernels = f32::kernels_of(isa);
+            tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| f64::from(a * b)).sum::<f64>() as f32
             });
-            tiles_cover(f64::kernels_of(isa), &mut choices, |terms| {
+            let kernels = f64::kernels_of(isa);
+            tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| a * b).sum::<f64>()
             });
-            tiles_cover(i32::kernels_of(isa), &mut choices, |terms| {
+            let kernels = i32::kernels_of(isa);
+            tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| a * b).sum::<i32>()
             });
-            tiles_cover(i64::kernels_of(isa), &mut choices, |terms| {
+            let kernels = i64::kernels_of(isa);
+            tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| a * b).sum::<i64>()
             });
         }
