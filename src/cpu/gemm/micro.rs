@@ -4,7 +4,7 @@
 #![allow(clippy::too_many_arguments)]
 
 use super::kernel::prefetch;
-use super::steps::{Fetch, Near, Packed, Rows, Source, Strided};
+use super::steps::{FEW, Fetch, Near, Packed, Rows, Source, Strided};
 use super::vector::Vector;
 
 /// Steps of `k` that are written out one after another.
@@ -106,9 +106,8 @@ pub unsafe fn strided<T: Copy, V: Vector<T>, const M: usize, const N: usize>(
 ) {
     // SAFETY: the caller's promises are passed on.
     unsafe {
-        if a_step == 1 {
-            let a = Near::<T, M>::new(a, a_row);
-            micro::<T, V, _, _, _, M, N>(depth, a, b, c, c_row, fresh, fetch);
+        if M <= FEW && a_step == 1 {
+            micro::<T, V, _, _, _, M, N>(depth, Near::new(a, a_row), b, c, c_row, fresh, fetch);
         } else if (a_row, a_step) == (1, M as isize) {
             micro::<T, V, _, _, _, M, N>(depth, Packed::<T, M>(a), b, c, c_row, fresh, fetch);
         } else {

@@ -118,32 +118,30 @@ impl<T: Copy> Rows<T> for Listed<T> {
     }
 }
 
+/// The most rows of [`Near`]: with more, their addresses leave no registers, not even for sums.
+pub const FEW: usize = 6;
 /// Rows that share an address: what is between them is in instructions.
 const SHARING: usize = 3;
 
-/// `M` rows at any distance, whose steps are neighbours.
+/// A few rows at any distance, whose steps are neighbours.
 #[derive(Clone, Copy)]
-pub struct Near<T, const M: usize> {
-    firsts: [*const T; 12 / SHARING],
+pub struct Near<T> {
+    firsts: [*const T; FEW / SHARING],
     row: isize,
 }
 
-impl<T, const M: usize> Near<T, M> {
+impl<T> Near<T> {
     /// Rows so far apart from the first.
     #[inline(always)]
     pub fn new(first: *const T, row: isize) -> Self {
-        const { assert!(M <= 12) };
         let at = |i: usize| first.wrapping_offset((i * SHARING) as isize * row);
-        // Of many rows the compiler would otherwise work out all addresses from the first, for which
-        // it has no registers left, not even for sums.
-        let hidden = |i: usize| if M > 6 { std::hint::black_box(at(i)) } else { at(i) };
-        Near { firsts: std::array::from_fn(hidden), row }
+        Near { firsts: std::array::from_fn(at), row }
     }
 }
 
-impl<T: Copy, const M: usize> Rows<T> for Near<T, M> {
+impl<T: Copy> Rows<T> for Near<T> {
     const ARE_CONSTANT: bool = true;
-    type Step = [*const T; 12 / SHARING];
+    type Step = [*const T; FEW / SHARING];
 
     #[inline(always)]
     unsafe fn next(&mut self) -> Self::Step {
