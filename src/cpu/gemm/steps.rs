@@ -2,6 +2,7 @@
 //! fetches.
 
 use super::kernel::prefetch;
+use super::vector::{Place, Vector};
 
 /// Where a tile reads the steps of `k` of its columns.
 pub trait Source<T>: Copy {
@@ -37,17 +38,15 @@ impl<T> Source<T> for (*const T, *const isize) {
 pub trait Rows<T>: Copy {
     /// Whether addresses within several steps differ by constants.
     const ARE_CONSTANT: bool;
-    /// What is known of a step
-    type Step: Copy;
 
-    /// The next step.
+    /// The element of row `I` that is `K` steps away.
     ///
     /// # Safety
     /// There is one.
-    unsafe fn next(&mut self) -> Self::Step;
+    unsafe fn one<V: Vector<T>, const I: usize, const K: usize>(&self) -> V::One;
 
-    /// Where a row of a step is.
-    fn at(&self, step: Self::Step, row: usize) -> *const T;
+    /// Goes on by some steps.
+    fn pass(&mut self, steps: usize);
 }
 
 /// Rows at any distance, and steps at any.
@@ -60,18 +59,17 @@ pub struct Strided<T> {
 
 impl<T: Copy> Rows<T> for Strided<T> {
     const ARE_CONSTANT: bool = false;
-    type Step = *const T;
 
     #[inline(always)]
-    unsafe fn next(&mut self) -> *const T {
-        let here = self.at;
-        self.at = here.wrapping_offset(self.step);
-        here
+    unsafe fn one<V: Vector<T>, const I: usize, const K: usize>(&self) -> V::One {
+        let at = self.at.wrapping_offset(I as isize * self.row + K as isize * self.step);
+        // SAFETY: by contract.
+        V::one(unsafe { *at })
     }
 
     #[inline(always)]
-    fn at(&self, here: *const T, row: usize) -> *const T {
-        here.wrapping_offset(row as isize * self.row)
+    fn pass(&mut self, steps: usize) {
+        self.at = self.at.wrapping_offset(steps as isize * self.step);
     }
 }
 
@@ -81,18 +79,16 @@ pub struct Packed<T, const M: usize>(pub *const T);
 
 impl<T: Copy, const M: usize> Rows<T> for Packed<T, M> {
     const ARE_CONSTANT: bool = true;
-    type Step = *const T;
 
     #[inline(always)]
-    unsafe fn next(&mut self) -> *const T {
-        let here = self.0;
-        self.0 = here.wrapping_add(M);
-        here
+    unsafe fn one<V: Vector<T>, const I: usize, const K: usize>(&self) -> V::One {
+        // SAFETY: by contract.
+        V::one(unsafe { *self.0.add(K * M + I) })
     }
 
     #[inline(always)]
-    fn at(&self, here: *const T, row: usize) -> *const T {
-        here.wrapping_add(row)
+    fn pass(&mut self, steps: usize) {
+        self.0 = self.0.wrapping_add(steps * M);
     }
 }
 
@@ -102,57 +98,158 @@ pub struct Listed<T>(pub *const T, pub *const isize);
 
 impl<T: Copy> Rows<T> for Listed<T> {
     const ARE_CONSTANT: bool = true;
-    type Step = *const T;
 
     #[inline(always)]
-    unsafe fn next(&mut self) -> *const T {
+    unsafe fn one<V: Vector<T>, const I: usize, const K: usize>(&self) -> V::One {
         // SAFETY: by contract.
-        let at = unsafe { *self.1 };
-        self.1 = self.1.wrapping_add(1);
-        self.0.wrapping_offset(at)
+        V::one(unsafe { *self.0.offset(*self.1.add(K)).add(I) })
     }
 
     #[inline(always)]
-    fn at(&self, here: *const T, row: usize) -> *const T {
-        here.wrapping_add(row)
+    fn pass(&mut self, steps: usize) {
+        self.1 = self.1.wrapping_add(steps);
     }
 }
 
-/// The most rows of [`Near`]: with more, their addresses leave no registers, not even for sums.
-pub const FEW: usize = 6;
-/// Rows that share an address: what is between them is in instructions.
-const SHARING: usize = 3;
-
-/// A few rows at any distance, whose steps are neighbours.
+/// A distance times odd numbers. An address is the sum of a register, another one times 1, 2, 4 or 8,
+/// and a number, so these give those of all multiples up to twelve.
 #[derive(Clone, Copy)]
-pub struct Near<T> {
-    firsts: [*const T; FEW / SHARING],
-    row: isize,
+struct Distances {
+    /// Bytes, times 1, 3, 5, 7, 9 and 11
+    odd: [isize; 6],
 }
 
-impl<T> Near<T> {
-    /// Rows so far apart from the first.
+impl Distances {
+    #[inline(always)]
+    fn new(bytes: isize) -> Self {
+        Distances { odd: std::array::from_fn(|i| (2 * i as isize + 1) * bytes) }
+    }
+
+    /// The odd part of `n` of them.
+    #[inline(always)]
+    fn of(&self, n: usize) -> isize {
+        self.odd[n / power(n) / 2]
+    }
+}
+
+/// The highest power of two that divides `n`, of which [`Distances::of`] gives the rest.
+const fn power(n: usize) -> usize {
+    if n == 0 { 1 } else { 1 << n.trailing_zeros() }
+}
+
+/// Rows at one distance, whose steps are neighbours.
+#[derive(Clone, Copy)]
+pub struct Apart<T> {
+    at: *const T,
+    distances: Distances,
+}
+
+impl<T> Apart<T> {
+    /// Rows so many elements apart from the first.
     #[inline(always)]
     pub fn new(first: *const T, row: isize) -> Self {
-        let at = |i: usize| first.wrapping_offset((i * SHARING) as isize * row);
-        Near { firsts: std::array::from_fn(at), row }
+        Apart { at: first, distances: Distances::new(row * size_of::<T>() as isize) }
     }
 }
 
-impl<T: Copy> Rows<T> for Near<T> {
+/// Row `I`, `K` steps away.
+struct Step<const I: usize, const K: usize>;
+
+impl<const I: usize, const K: usize> Place for Step<I, K> {
+    const DISTANCES: usize = power(I);
+    const ELEMENTS: usize = K;
+}
+
+impl<T: Copy> Rows<T> for Apart<T> {
     const ARE_CONSTANT: bool = true;
-    type Step = [*const T; FEW / SHARING];
 
     #[inline(always)]
-    unsafe fn next(&mut self) -> Self::Step {
-        let here = self.firsts;
-        self.firsts = here.map(|first| first.wrapping_add(1));
-        here
+    unsafe fn one<V: Vector<T>, const I: usize, const K: usize>(&self) -> V::One {
+        // SAFETY: by contract.
+        unsafe {
+            match I {
+                0 => V::one(*self.at.add(K)),
+                _ => V::one_at::<Step<I, K>>(self.at, self.distances.of(I)),
+            }
+        }
     }
 
     #[inline(always)]
-    fn at(&self, here: Self::Step, row: usize) -> *const T {
-        here[row / SHARING].wrapping_offset((row % SHARING) as isize * self.row)
+    fn pass(&mut self, steps: usize) {
+        self.at = self.at.wrapping_add(steps);
+    }
+}
+
+/// Rows in lines of `C` neighbours, an address, and the offset of each step.
+#[derive(Clone, Copy)]
+pub struct Lined<T, const C: usize> {
+    listed: Listed<T>,
+    distances: Distances,
+}
+
+impl<T, const C: usize> Lined<T, C> {
+    /// Lines so many elements apart.
+    #[inline(always)]
+    pub fn new(listed: Listed<T>, line: isize) -> Self {
+        Lined { listed, distances: Distances::new(line * size_of::<T>() as isize) }
+    }
+}
+
+/// Row `I` of lines of `C`.
+struct Cell<const I: usize, const C: usize>;
+
+impl<const I: usize, const C: usize> Place for Cell<I, C> {
+    const DISTANCES: usize = power(I / C);
+    const ELEMENTS: usize = I % C;
+}
+
+impl<T: Copy, const C: usize> Rows<T> for Lined<T, C> {
+    const ARE_CONSTANT: bool = true;
+
+    #[inline(always)]
+    unsafe fn one<V: Vector<T>, const I: usize, const K: usize>(&self) -> V::One {
+        // SAFETY: by contract.
+        unsafe {
+            match I / C {
+                0 => self.listed.one::<V, I, K>(),
+                line => {
+                    let Listed(at, steps) = self.listed;
+                    let here = at.wrapping_offset(*steps.add(K));
+                    V::one_at::<Cell<I, C>>(here, self.distances.of(line))
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn pass(&mut self, steps: usize) {
+        self.listed.pass(steps);
+    }
+}
+
+/// Where a tile has its results.
+pub trait Results<T>: Copy {
+    /// Those of a row.
+    fn row(&self, row: usize) -> *mut T;
+}
+
+/// The first row, and the distance to the next.
+impl<T> Results<T> for (*mut T, isize) {
+    #[inline(always)]
+    fn row(&self, row: usize) -> *mut T {
+        self.0.wrapping_offset(row as isize * self.1)
+    }
+}
+
+/// Rows in lines of `C`: the first, and the distances to the next of a line and to the next line.
+#[derive(Clone, Copy)]
+pub struct InLines<T, const C: usize>(pub *mut T, pub [isize; 2]);
+
+impl<T: Copy, const C: usize> Results<T> for InLines<T, C> {
+    #[inline(always)]
+    fn row(&self, row: usize) -> *mut T {
+        let InLines(first, [next, line]) = *self;
+        first.wrapping_offset((row / C) as isize * line + (row % C) as isize * next)
     }
 }
 
