@@ -81,11 +81,10 @@ smoke: $(DONE)/built-test ## Two seconds of everything
 # With the example, so that every test of all ops covers a structural op that was just added.
 rust-test: ## Tests beside the Rust code
 ifeq ($(NEXTEST),yes)
-	cargo nextest run --cargo-profile quick --no-default-features --features example-op,gpu --status-level fail
+	cargo nextest run --lib --cargo-profile quick --no-default-features --features example-op,gpu --status-level fail
 else
-	cargo test --profile quick --no-default-features --features example-op,gpu -q
+	cargo test --lib --profile quick --no-default-features --features example-op,gpu -q
 endif
-	cargo test --profile quick --no-default-features --doc -q
 
 python-test: $(DONE)/built-test $(DONE)/digits ## Tests of what users see, doctests and documentation included
 	$(PYTEST)
@@ -102,7 +101,7 @@ example-op: $(ASSERTING)/built ## Build with the ops of docs/adding-an-op.md and
 	PYTHONPATH=$(ASSERTING) $(BIN)/python -m pytest -q tests/test_example_op.py
 
 asserting: $(ASSERTING)/built $(DONE)/digits ## Every test of what users see, with all assertions, overflow checks and the example
-	PYTHONPATH=$(ASSERTING) $(PYTEST)
+	PYTHONPATH=$(ASSERTING) $(PYTEST) $(addprefix --ignore=tests/test_,site.py typing.py)
 
 # The best that the machine has is what `python-test` runs with, the least what `asserting` does.
 instruction-sets: $(DONE)/built-test $(DONE)/digits ## Every test of what users see, at each instruction set of this machine between its least and best
@@ -161,7 +160,8 @@ $(DONE)/digits: $(DONE)/tools
 	touch $@
 
 # For one instruction set, which is built in a fraction of the time. With the ops of the example, so
-# that every test of all ops covers ops that were just added.
+# that every test of all ops covers ops that were just added; only the site and the stubs, which are
+# checked in, do not have them.
 $(ASSERTING)/built: $(SOURCES) $(DONE)/built-test $(wildcard python/wengert/*.py python/wengert/*/*.py)
 	rm -rf $(ASSERTING)
 	WENGERT_ONE_ISA=1 $(BIN)/maturin build --profile checked --features example-op --out $(ASSERTING)/wheel

@@ -84,27 +84,11 @@ pub fn processor() -> Isa {
 ///
 /// Type parameters stand in brackets, const parameters after a semicolon, bounds after `where` in
 /// brackets. What the body calls must be `#[inline(always)]` to be compiled with it. In the body
-/// `FMA` is a constant: whether this version may use fused multiply-adds.
+/// `FMA` is a constant: whether this version may use fused multiply-adds. The tests of this file have
+/// two such functions.
 ///
-/// ```
-/// wengert::multiversion! {
-///     /// `y[i] ← a[i] + b[i]`.
-///     pub unsafe fn add[T; const N: usize](y: &mut [T; N], a: &[T; N], b: &[T; N])
-///     where [T: Copy + std::ops::Add<Output = T>] {
-///         for i in 0..N {
-///             y[i] = a[i] + b[i];
-///         }
-///     }
-/// }
-/// let mut y = [0.0; 4];
-/// // SAFETY: any arguments will do.
-/// unsafe { add::<f64, 4>(&mut y, &[1.0; 4], &[2.0; 4]) };
-/// assert_eq!(y, [3.0; 4]);
-/// // The version for this machine, to keep in a table of kernels:
-/// let kernel: unsafe fn(&mut [f32; 2], &[f32; 2], &[f32; 2]) = add::select::<f32, 2>();
-/// ```
-///
-/// `name::at::<T>(isa)` gives the version for a level, as far as the processor has it.
+/// `name::select::<T, N>()` gives the version for this machine, to keep in a table of kernels, and
+/// `name::at::<T, N>(isa)` that for a level, as far as the processor has it.
 #[macro_export]
 macro_rules! multiversion {
     ($(

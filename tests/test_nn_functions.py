@@ -1,5 +1,8 @@
 """Functions of `nn` beyond their values: extreme arguments, conventions, and refusals."""
 
+import contextlib
+import inspect
+
 import numpy as np
 import pytest
 
@@ -224,3 +227,23 @@ def test_a_class_that_there_is_not_is_refused_where_only_the_gradient_is_wanted(
     run(wg.asarray(np.array([0, 1, 2, -100])))
     with pytest.raises(wg.BoundsError, match="class 3 is out of range"):
         run(wg.asarray(np.array([0, 1, 3, 2])))
+
+
+FUNCTIONS = sorted(n for n in nn.__all__ if n.islower() and inspect.isroutine(getattr(nn, n)))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_no_tensor_is_refused_as_an_argument(name):
+    """Not by an attribute that it does not have, which would be an error of the library's own."""
+    function, x = getattr(nn, name), wg.ones((2, 4))
+    for odd in (None, "a", object()):
+        for arguments in ((odd,), (odd, odd), (odd, odd, odd), (x, odd), (x, x, odd)):
+            with contextlib.suppress(TypeError, ValueError, LookupError, wg.ShapeError):
+                function(*arguments)
+
+
+def test_bags_refuse_what_is_no_tensor_by_name():
+    i, x = wg.tensor([0, 1]), wg.ones((2, 4))
+    for arguments in ((i, x, "a"), (i, x, i, "sum", "a")):
+        with pytest.raises(TypeError, match=r"embedding_bag: .* is str, wanted a tensor"):
+            nn.embedding_bag(*arguments)

@@ -6,6 +6,7 @@ from typing import Any
 
 from wengert import _core
 from wengert._core import Tensor, arange, asarray, no_grad, random, zeros
+from wengert.nn._wanted import a_tensor
 from wengert.nn.module import Module, Parameter
 
 __all__ = ["Embedding", "EmbeddingBag", "embedding_bag"]
@@ -144,6 +145,10 @@ def embedding_bag(
     [[2.5], [4.0]]
     """
     name = "embedding_bag"
+    input = a_tensor(name, "input", input)
+    offsets = None if offsets is None else a_tensor(name, "offsets", offsets)
+    if per_sample_weights is not None:
+        per_sample_weights = a_tensor(name, "per_sample_weights", per_sample_weights)
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"{name}: mode must be 'sum', 'mean' or 'max', got {mode!r}")
     if per_sample_weights is not None and mode != "sum":

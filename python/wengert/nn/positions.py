@@ -6,6 +6,7 @@ import math
 
 from wengert import _core
 from wengert._core import Device, DType, Tensor, arange, asarray, concat, float32, float64
+from wengert.nn._wanted import a_tensor
 
 __all__ = ["rotary", "sinusoidal_positions"]
 
@@ -29,11 +30,15 @@ def rotary(x: Tensor, positions: Tensor | None = None, base: float = 10000.0) ->
     >>> nn.rotary(wg.ones((2, 2)), positions=wg.tensor([0, 0])).tolist()
     [[1.0, 1.0], [1.0, 1.0]]
     """
+    x = a_tensor("rotary", "x", x)
     if x.ndim < 2:
         raise _core.ShapeError(f"rotary: x has shape {tuple(x.shape)}, wanted (..., T, d)")
     dtype = float64 if x.dtype == float64 else float32
     frequency = asarray(_frequencies("rotary", x.shape[-1], base), dtype=dtype, device=x.device)
-    at = arange(x.shape[-2], device=x.device) if positions is None else positions
+    if positions is None:
+        at = arange(x.shape[-2], device=x.device)
+    else:
+        at = a_tensor("rotary", "positions", positions)
     angle = at.astype(dtype)[..., None] * frequency
     half = x.shape[-1] // 2
     a, b = x[..., :half], x[..., half:]

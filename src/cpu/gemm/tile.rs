@@ -313,27 +313,30 @@ impl<T: Element> Tile<'_, T> {
         // Where rows lie one after another, a tile may start at any.
         let is_dense = [&a.0, &a.1].iter().all(|a| a.step == a.strides.0);
         let each = if is_dense { kernels.height(tall) } else { high };
+        // Sums over few steps take no longer than a few divisions, so all that tiles share comes first.
+        let of = |rows| kernels.tiles.iter().rev().find(|t| t.rows >= rows);
+        let tiles = [each, (tall - 1) % each + 1].map(|rows| of(rows).unwrap_or(&kernels.tiles[0]));
+        let share = self.share(kc, tall.div_ceil(each));
+        let lines = (kc * size_of::<T>() / 64).max(1);
         for j in (0..wide).step_by(kernels.width) {
             let w = kernels.width.min(wide - j);
             let b = if w == kernels.width { &b.0 } else { &b.1 };
             // Few columns take one register.
             let is_narrow = w <= kernels.lanes;
             let full = if is_narrow { kernels.lanes } else { kernels.width };
-            for i in (0..tall).step_by(each) {
+            for (n, i) in (0..tall).step_by(each).enumerate() {
                 let h = each.min(tall - i);
                 let fetch = match fetches {
                     true if wide <= kernels.width && a.0.strides.1 == 1 => {
                         // A line of each of the rows behind these: they are read once.
-                        let lines = kc * size_of::<T>() / 64;
-                        let line = i / each % lines.max(1) * (64 / size_of::<T>());
+                        let line = n % lines * (64 / size_of::<T>());
                         (a.0.at(i + each).wrapping_add(line), a.0.strides.0)
                     }
-                    true => self.ahead(b, j + kernels.width, kc, [i / each, tall.div_ceil(each)]),
+                    true => self.ahead(b, j + kernels.width, n, share),
                     false => (b.at(j), 0),
                 };
                 let a = if i + h < tall || tall.is_multiple_of(high) { &a.0 } else { &a.1 };
-                let fit =
-                    kernels.tiles.iter().rev().find(|t| t.rows >= h).unwrap_or(&kernels.tiles[0]);
+                let fit = if i + h < tall { tiles[0] } else { tiles[1] };
                 // SAFETY: panels have `kc` steps; a tile that sticks out goes through `spare`.
                 unsafe {
                     let c = self.at(i0 + i, j0 + j);
@@ -374,20 +377,26 @@ impl<T: Element> Tile<'_, T> {
         }
     }
 
+    /// The share of each of some tiles in a packed panel of columns, in elements, and that of each of
+    /// its steps, at most a line.
+    fn share(&self, kc: usize, tiles: usize) -> (usize, isize) {
+        let share = (self.job.kernels.width * kc).div_ceil(tiles);
+        (share, share.div_ceil(kc).min(64 / size_of::<T>()) as isize)
+    }
+
     /// What the steps of the `i`-th of some tiles fetch while a panel is multiplied, see
     /// [`Micro`](super::kernel::Micro): their share of the panel from column `j` on.
     fn ahead(
         &self,
         b: &Panels<T>,
         j: usize,
-        kc: usize,
-        [i, tiles]: [usize; 2],
+        i: usize,
+        (share, step): (usize, isize),
     ) -> (*const T, isize) {
         let (width, line) = (self.job.kernels.width, 64 / size_of::<T>());
         let next = b.at(j);
         if b.strides.1 == width as isize {
-            let share = (width * kc).div_ceil(tiles);
-            return (next.wrapping_add(i * share), share.div_ceil(kc).min(line) as isize);
+            return (next.wrapping_add(i * share), step);
         }
         // Columns that are read in place lie in pieces: a line of each.
         (next.wrapping_add(i % (width / line).max(1) * line), b.strides.1)
