@@ -120,9 +120,12 @@ struct Distances {
 }
 
 impl Distances {
+    /// Those of so many elements. A single row may be any distance from a next one that is not there,
+    /// so multiples wrap.
     #[inline(always)]
-    fn new(bytes: isize) -> Self {
-        Distances { odd: std::array::from_fn(|i| (2 * i as isize + 1) * bytes) }
+    fn new<T>(elements: isize) -> Self {
+        let bytes = elements.wrapping_mul(size_of::<T>() as isize);
+        Distances { odd: std::array::from_fn(|i| (2 * i as isize + 1).wrapping_mul(bytes)) }
     }
 
     /// The odd part of `n` of them.
@@ -148,7 +151,7 @@ impl<T> Apart<T> {
     /// Rows so many elements apart from the first.
     #[inline(always)]
     pub fn new(first: *const T, row: isize) -> Self {
-        Apart { at: first, distances: Distances::new(row * size_of::<T>() as isize) }
+        Apart { at: first, distances: Distances::new::<T>(row) }
     }
 }
 
@@ -191,7 +194,7 @@ impl<T, const C: usize> Lined<T, C> {
     /// Lines so many elements apart.
     #[inline(always)]
     pub fn new(listed: Listed<T>, line: isize) -> Self {
-        Lined { listed, distances: Distances::new(line * size_of::<T>() as isize) }
+        Lined { listed, distances: Distances::new::<T>(line) }
     }
 }
 
