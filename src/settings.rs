@@ -34,8 +34,8 @@ pub static CACHE: Setting = Setting { name: "WENGERT_CACHE", allowed: Allowed::T
 /// What compiled runs are held against.
 pub static CHECK: Setting =
     Setting { name: "WENGERT_CHECK", allowed: Allowed::Words(&["0", "1", "reference"]) };
-/// When eager code computes elementwise ops on large tensors: at once, as it does unless this is set,
-/// or (`adaptive`) when somebody looks.
+/// When eager code computes elementwise ops on large tensors: when somebody looks, as it does unless
+/// this is set, or (`immediate`) at once.
 pub static EAGER: Setting =
     Setting { name: "WENGERT_EAGER", allowed: Allowed::Words(&["adaptive", "immediate"]) };
 /// The highest instruction set to use.

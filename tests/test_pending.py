@@ -422,7 +422,7 @@ def test_profiles_name_ops_with_their_lines(pending):
 
 def test_the_environment_switches_it():
     code = "from wengert import _core; print(_core._pend_from(None))"
-    for value, is_off in [("immediate", True), ("adaptive", False), ("", True)]:
+    for value, is_off in [("immediate", True), ("adaptive", False), ("", False)]:
         env = os.environ | {"WENGERT_EAGER": value}
         out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
         assert (int(out.stdout) > 1 << 60) == is_off, out.stderr

@@ -8,7 +8,6 @@
 //! float64 is a plain chain, within `n` roundings.
 
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 
 use crate::array::Array;
 use crate::cpu::copy;
@@ -22,13 +21,9 @@ use crate::threads;
 
 /// Elements that one thread takes at a time, and below which a second one does not pay.
 const CHUNK: usize = 1 << 15;
-/// Rows that advance side by side, so that one need not wait for the last join of another.
-const TOGETHER: usize = 8;
-/// Elements of each of them that are written at a time: first into a patch, where lines are never a
-/// power of two apart, since those would push each other and what is read out of the cache.
-const PATCH: usize = 32;
-const APART: usize = PATCH + 16;
-const _: () = assert!(STRETCH.is_multiple_of(PATCH));
+/// Rows that advance side by side, so that one need not wait for the last join of another. Lines of
+/// more rows might push each other out of the cache where they are a power of two apart.
+const TOGETHER: usize = 4;
 /// Columns that advance together.
 const TILE: usize = 256;
 /// Elements of a line between two looks whether the scan is to be broken off.
@@ -227,15 +222,15 @@ multiversion! {
     /// Scans `rows` rows of `n` elements, which lie `n` apart; `step` is 1 or −1.
     unsafe fn scan_rows[T, C](x: *const T, out: *mut T, rows: usize, n: usize, step: isize)
     where [T: Element, C: Carry<T>] {
-        let mut row = 0;
+        let (mut row, along) = (0, (n as isize, step));
         // SAFETY: by contract.
         unsafe {
             while row + TOGETHER <= rows {
-                scan_together::<T, C>(x.add(row * n), out.add(row * n), n, step);
+                scan_some::<T, C, TOGETHER>(x.add(row * n), out.add(row * n), n, along);
                 row += TOGETHER;
             }
             while row < rows {
-                scan_some::<T, C, 1>(x.add(row * n), out.add(row * n), n, step);
+                scan_some::<T, C, 1>(x.add(row * n), out.add(row * n), n, along);
                 row += 1;
             }
         }
@@ -245,31 +240,29 @@ multiversion! {
     unsafe fn scan_columns[T, C](x: *const T, out: *mut T, columns: usize, n: usize, step: isize)
     where [T: Element, C: Carry<T>] {
         let mut column = 0;
-        // SAFETY: by contract.
-        unsafe {
-            while column + 64 <= columns {
-                scan_some::<T, C, 64>(x.add(column), out.add(column), n, step);
-                column += 64;
-            }
-            while column + 8 <= columns {
-                scan_some::<T, C, 8>(x.add(column), out.add(column), n, step);
-                column += 8;
-            }
-            while column < columns {
-                scan_some::<T, C, 1>(x.add(column), out.add(column), n, step);
-                column += 1;
-            }
+        macro_rules! columns {
+            ($($W:literal),*) => { $(
+                while column + $W <= columns {
+                    // SAFETY: by contract.
+                    unsafe {
+                        let (x, out) = (x.add(column), out.add(column));
+                        scan_some::<T, C, $W>(x, out, n, (1, step));
+                    }
+                    column += $W;
+                }
+            )* };
         }
+        columns!(64, 16, 8, 4, 1);
     }
 }
 
-/// Scans `W` neighbouring columns of `n` elements, `step` apart.
+/// Scans `W` lines of `n` elements, `pitch` from line to line and `step` along them.
 #[inline(always)]
 unsafe fn scan_some<T: Element, C: Carry<T>, const W: usize>(
     x: *const T,
     out: *mut T,
     n: usize,
-    step: isize,
+    (pitch, step): (isize, isize),
 ) {
     let mut carry = [C::START; W];
     for start in (0..n).step_by(STRETCH) {
@@ -278,42 +271,12 @@ unsafe fn scan_some<T: Element, C: Carry<T>, const W: usize>(
         }
         for i in start as isize..n.min(start + STRETCH) as isize {
             for (line, carry) in carry.iter_mut().enumerate() {
-                let at = i * step + line as isize;
-                // SAFETY: position `i` of one of the caller's columns.
+                let at = i * step + line as isize * pitch;
+                // SAFETY: position `i` of one of the caller's lines.
                 unsafe {
                     *carry = carry.join(*x.offset(at));
                     *out.offset(at) = carry.value();
                 }
-            }
-        }
-    }
-}
-
-/// Scans [`TOGETHER`] rows of `n` elements, `n` apart.
-#[inline(always)]
-unsafe fn scan_together<T: Element, C: Carry<T>>(x: *const T, out: *mut T, n: usize, step: isize) {
-    let mut carry = [C::START; TOGETHER];
-    let mut patch = MaybeUninit::<[[T; APART]; TOGETHER]>::uninit();
-    let patch = patch.as_mut_ptr().cast::<T>();
-    for start in (0..n).step_by(PATCH) {
-        if start > 0 && start.is_multiple_of(STRETCH) {
-            threads::pause();
-        }
-        let count = PATCH.min(n - start);
-        let low = if step > 0 { start as isize } else { 1 - (start + count) as isize };
-        // SAFETY: the elements lie in the caller's rows; the patch holds their results, which are
-        // written before they are read.
-        unsafe {
-            for i in 0..count {
-                let i = if step > 0 { i } else { count - 1 - i };
-                for (line, carry) in carry.iter_mut().enumerate() {
-                    *carry = carry.join(*x.offset(low + (line * n + i) as isize));
-                    *patch.add(line * APART + i) = carry.value();
-                }
-            }
-            for line in 0..TOGETHER {
-                let to = out.offset(low + (line * n) as isize);
-                to.copy_from_nonoverlapping(patch.add(line * APART), count);
             }
         }
     }
@@ -423,7 +386,7 @@ mod tests {
             (&[1], 0),
             (&[9], 0),
             (&[20, 7], 1),
-            (&[17, 2 * PATCH + 1], 1),
+            (&[17, 65], 1),
             (&[7, 90], 0),
             (&[3, 5, 11], 1),
             (&[2, 0], 0),

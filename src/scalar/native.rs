@@ -180,6 +180,21 @@ float!(f32, i32, double: false, {
 });
 float!(f64, i64, double: true, {});
 
+/// Quotient and rest, rounded towards zero. Numbers of 32 bits take a fraction of the time of longer
+/// ones to divide, and most are.
+macro_rules! divided {
+    ($int:ident, $unsigned:ident, $x:expr, $by:expr) => {{
+        let (x, by): (Wrapping<$int>, Wrapping<$int>) = ($x, $by);
+        let both = (x.0 | by.0) as $unsigned;
+        if $unsigned::BITS == 64 && u64::from(both) <= u64::from(u32::MAX) {
+            let (x, by) = (x.0 as u32, by.0 as u32);
+            (Wrapping((x / by) as $int), Wrapping((x % by) as $int))
+        } else {
+            (x / by, x % by)
+        }
+    }};
+}
+
 /// `a · b + c`, rounded once, without the instruction for it: in double precision the product is
 /// exact, and of the sum the last bit is made odd where something was lost, so that rounding again
 /// decides as the exact sum would. Source: Boldo, Melquiond: Emulation of a FMA and correctly
@@ -317,7 +332,7 @@ macro_rules! int {
             fn floor_divide(self, divisor: Self) -> Self {
                 let zero = Wrapping(0);
                 let safe = if divisor == zero { Wrapping(1) } else { divisor };
-                let (quotient, rest) = (self / safe, self % safe);
+                let (quotient, rest) = divided!($int, $unsigned, self, safe);
                 let below = $signed & (rest != zero) & ((rest < zero) != (safe < zero));
                 let floor = if below { quotient - Wrapping(1) } else { quotient };
                 if divisor == zero { zero } else { floor }
@@ -327,7 +342,7 @@ macro_rules! int {
             fn remainder(self, divisor: Self) -> Self {
                 let zero = Wrapping(0);
                 let safe = if divisor == zero { Wrapping(1) } else { divisor };
-                let rest = self % safe;
+                let rest = divided!($int, $unsigned, self, safe).1;
                 let other = $signed & (rest != zero) & ((rest < zero) != (safe < zero));
                 if other { rest + safe } else { rest }
             }

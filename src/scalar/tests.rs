@@ -492,7 +492,28 @@ macro_rules! integer_laws {
         #[test]
         fn $name() {
             let (min, max) = ($int::MIN, $int::MAX);
-            let near = [min, min + 1, max, max - 1, max / 2, 0, 1, 2, 3, 7, 31, 32, 63, 64, 100];
+            let half = u32::MAX as $int;
+            let near = [
+                min,
+                min + 1,
+                max,
+                max - 1,
+                max / 2,
+                0,
+                1,
+                2,
+                3,
+                7,
+                31,
+                32,
+                63,
+                64,
+                100,
+                half,
+                half / 2,
+                half.wrapping_add(1),
+                half.wrapping_add(8),
+            ];
             let below = near.map(|v| (0 as $int).wrapping_sub(v));
             let values: Vec<$int> = near.into_iter().chain(below).collect();
             for (a, b) in values.iter().flat_map(|a| values.iter().map(|b| (*a, *b))) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::job::Job;
-use crate::cpu::gemm::kernel::{BLOCK, Element, Kernels, LinedKernels, SQUARE, TileKernels};
+use crate::cpu::gemm::kernel::{BLOCK, Element, Kernels, PlaceKernels, Places, SQUARE};
 use crate::cpu::sweep::each_index;
 use crate::threads::Pace;
 
@@ -17,41 +17,24 @@ const SHORT: usize = 64;
 struct Piece<T: 'static> {
     at: usize,
     number: usize,
-    tile: Tile<T>,
-}
-
-#[derive(Clone, Copy)]
-enum Tile<T: 'static> {
-    /// Neighbours along a line
-    Line(TileKernels<T>),
-    /// As many in each of several lines
-    Lines(LinedKernels<T>),
-}
-
-impl<T> Tile<T> {
-    fn places(&self) -> usize {
-        match self {
-            Tile::Line(tile) => tile.rows,
-            Tile::Lines(tile) => tile.lines * tile.each,
-        }
-    }
+    tile: PlaceKernels<T>,
 }
 
 /// Some neighbouring columns of places: how many, and the tiles for several lines of them, if there
 /// are such.
-type Strip<T> = (usize, Option<LinedKernels<T>>);
+type Strip<T> = (usize, Option<PlaceKernels<T>>);
 
 /// Cuts `long` columns of `lines` lines of places into strips, so that tiles are high: low ones leave
 /// the multipliers idle.
 fn strips<T: Element>(kernels: &Kernels<T>, long: usize, lines: usize) -> Vec<Strip<T>> {
-    let high = kernels.tiles[0].rows;
+    let high = kernels.along[0].each;
     if lines == 1 || long > SHORT || kernels.lined.is_empty() {
         let mut strips = Vec::new();
         let mut rest = long;
         while rest > 0 {
             let most = rest.div_ceil(rest.div_ceil(high));
-            strips.push((line(kernels, most).rows, None));
-            rest -= line(kernels, most).rows;
+            strips.push((line(kernels, most).each, None));
+            rest -= line(kernels, most).each;
         }
         return strips;
     }
@@ -73,7 +56,7 @@ fn strips<T: Element>(kernels: &Kernels<T>, long: usize, lines: usize) -> Vec<St
     let mut best: SmallVec<[(usize, Strip<T>); SHORT + 1]> = SmallVec::new();
     best.push((0, (0, None)));
     for columns in 1..=long {
-        let ways = (1..=high.min(columns)).filter(|&n| line(kernels, n).rows == n).map(|n| {
+        let ways = (1..=high.min(columns)).filter(|&n| line(kernels, n).each == n).map(|n| {
             let (cost, tile) = strip(n);
             (best[columns - n].0 + cost, (n, tile))
         });
@@ -90,9 +73,9 @@ fn strips<T: Element>(kernels: &Kernels<T>, long: usize, lines: usize) -> Vec<St
 }
 
 /// The highest tile along a line that has at most so many places.
-fn line<T: Element>(kernels: &Kernels<T>, most: usize) -> TileKernels<T> {
-    let fits = kernels.tiles.iter().find(|tile| tile.rows <= most);
-    *fits.unwrap_or_else(|| unreachable!("the last tile has one row"))
+fn line<T: Element>(kernels: &Kernels<T>, most: usize) -> PlaceKernels<T> {
+    let fits = kernels.along.iter().find(|tile| tile.each <= most);
+    *fits.unwrap_or_else(|| unreachable!("the last tile has one place"))
 }
 
 impl<T: Element> Job<'_, T> {
@@ -113,13 +96,13 @@ impl<T: Element> Job<'_, T> {
             for &(wide, several) in &strips {
                 let mut done = 0;
                 while done < lines {
-                    let (tile, tall) = match several {
-                        Some(tile) if tile.lines <= lines - done => (Tile::Lines(tile), tile.lines),
-                        _ => (Tile::Line(line(&self.kernels, wide)), 1),
+                    let tile = match several {
+                        Some(tile) if tile.lines <= lines - done => tile,
+                        _ => line(&self.kernels, wide),
                     };
                     let at = from + done * pitch + column;
                     pieces.push(Piece { at, number: number + done * long + column, tile });
-                    done += tall;
+                    done += tile.lines;
                 }
                 column += wide;
             }
@@ -150,7 +133,10 @@ impl<T: Element> Job<'_, T> {
         // From a line to the next, in the patch and among the results.
         let (pitch, line_each) = match last {
             0 => (0, 0),
-            _ => (cut.planes.pitches[last - 1], cut.planes.axes[last].places as isize * each),
+            _ => (
+                cut.planes.pitches[last - 1] as isize,
+                cut.planes.axes[last].places as isize * each,
+            ),
         };
         let panel = |row: usize, k: usize| {
             let at = (group * cut.rows + row / width * width) * cut.depth + k * width + row % width;
@@ -177,37 +163,24 @@ impl<T: Element> Job<'_, T> {
                 let share = (steps.len() * width).div_ceil(pieces.len().max(1));
                 let by = share.div_ceil(steps.len()).min(line) as isize;
                 for (i, piece) in pieces.iter().enumerate() {
-                    pace.multiplied(piece.tile.places() * width * steps.len());
-                    let fetch = (next.wrapping_add(i * share), by);
-                    let (x, at, wide) =
-                        (patch.wrapping_add(piece.at), steps.as_ptr(), width as isize);
+                    let tile = &piece.tile;
+                    pace.multiplied(tile.places() * width * steps.len());
                     let to = results.wrapping_offset(piece.number as isize * each);
-                    let to = to.wrapping_add(row - rows.start);
+                    let on = Places {
+                        depth: steps.len(),
+                        at: patch.wrapping_add(piece.at),
+                        steps: steps.as_ptr(),
+                        line: pitch,
+                        b: here,
+                        b_step: width as isize,
+                        c: to.wrapping_add(row - rows.start),
+                        c_steps: [each, line_each],
+                        fresh: k == 0,
+                        fetch: (next.wrapping_add(i * share), by),
+                    };
+                    let kernel = if is_slim { tile.slim } else { tile.spread };
                     // SAFETY: the patch and the panel have these steps, the results these rows.
-                    unsafe {
-                        match &piece.tile {
-                            Tile::Line(tile) => {
-                                let kernel = if is_slim { tile.slim } else { tile.spread };
-                                kernel(steps.len(), x, at, here, wide, to, each, k == 0, fetch);
-                            }
-                            Tile::Lines(tile) => {
-                                let kernel = if is_slim { tile.slim } else { tile.spread };
-                                let to_next = [each, line_each];
-                                kernel(
-                                    steps.len(),
-                                    x,
-                                    at,
-                                    pitch as isize,
-                                    here,
-                                    wide,
-                                    to,
-                                    to_next,
-                                    k == 0,
-                                    fetch,
-                                );
-                            }
-                        }
-                    }
+                    unsafe { kernel(&on) };
                 }
                 row = after;
             }
@@ -284,12 +257,12 @@ mod tests {
     fn strips_have_all_columns_in_the_highest_tiles() {
         for isa in [Isa::Base, Isa::V3, Isa::V4].into_iter().filter(|&level| level <= isa()) {
             let kernels = f32::kernels_of(isa);
-            let high = kernels.tiles[0].rows;
+            let high = kernels.along[0].each;
             for (long, lines) in (1..80).flat_map(|long| [1, 2, 7, 13, 60].map(|n| (long, n))) {
                 let strips = strips(&kernels, long, lines);
                 assert_eq!(strips.iter().map(|strip| strip.0).sum::<usize>(), long);
                 for (wide, several) in strips {
-                    assert!(line(&kernels, wide).rows == wide, "{wide} columns");
+                    assert!(line(&kernels, wide).each == wide, "{wide} columns");
                     let Some(tile) = several else { continue };
                     assert!(tile.each == wide && tile.lines <= lines && wide * tile.lines == high);
                 }

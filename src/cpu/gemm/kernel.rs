@@ -57,49 +57,50 @@ pub type Micro<T> = unsafe fn(
 pub type Listed<T> =
     unsafe fn(usize, *const T, (isize, isize), *const T, *const isize, *mut T, isize, bool);
 
-/// As [`Micro`], with neighbouring elements as rows of `a`, and an offset for each of its steps.
+/// What a tile of places works on: rows that are neighbours in lines, and an offset for each of its
+/// steps. A panel of weights is its `b`.
+pub struct Places<T> {
+    /// How many steps
+    pub depth: usize,
+    /// The first place, and the offset of each step
+    pub at: *const T,
+    pub steps: *const isize,
+    /// The distance of two lines
+    pub line: isize,
+    /// `b`, whose columns have unit stride, and its row stride
+    pub b: *const T,
+    pub b_step: isize,
+    /// `c`, and its distances from a place to the next of its line, and from line to line
+    pub c: *mut T,
+    pub c_steps: [isize; 2],
+    /// Whether `c` is overwritten instead of added to
+    pub fresh: bool,
+    /// What each step fetches, as [`Micro`] says
+    pub fetch: (*const T, isize),
+}
+
+/// As [`Micro`], over places.
 ///
 /// # Safety
 /// As [`Micro`].
-pub type Spread<T> = unsafe fn(
-    usize,
-    *const T,
-    *const isize,
-    *const T,
-    isize,
-    *mut T,
-    isize,
-    bool,
-    (*const T, isize),
-);
+pub type Spread<T> = unsafe fn(&Places<T>);
 
-/// As [`Spread`], with rows in lines of neighbours. The distance of two lines of `a` comes behind its
-/// offsets; `c` has those from a row to the next of its line, and from line to line.
-///
-/// # Safety
-/// As [`Micro`].
-pub type Lined<T> = unsafe fn(
-    usize,
-    *const T,
-    *const isize,
-    isize,
-    *const T,
-    isize,
-    *mut T,
-    [isize; 2],
-    bool,
-    (*const T, isize),
-);
-
-/// The kernels of a tile whose rows are in lines.
+/// The kernels of a tile whose rows are places in lines.
 #[derive(Clone, Copy)]
-pub struct LinedKernels<T: 'static> {
-    /// Lines, and rows of a line
+pub struct PlaceKernels<T: 'static> {
+    /// Lines, and places of a line
     pub lines: usize,
     pub each: usize,
-    pub spread: Lined<T>,
+    pub spread: Spread<T>,
     /// The same for the columns of one register
-    pub slim: Lined<T>,
+    pub slim: Spread<T>,
+}
+
+impl<T> PlaceKernels<T> {
+    /// Its rows
+    pub fn places(&self) -> usize {
+        self.lines * self.each
+    }
 }
 
 /// The kernels of a tile.
@@ -113,10 +114,6 @@ pub struct TileKernels<T: 'static> {
     pub narrow: Micro<T>,
     /// For a list of offsets of `b`
     pub listed: Listed<T>,
-    /// For a list of offsets of `a`
-    pub spread: Spread<T>,
-    /// The latter for the columns of one register
-    pub slim: Spread<T>,
 }
 
 /// As [`Micro`], for few rows and any count of columns. `(rows, columns)` come first, and the slice
@@ -126,6 +123,14 @@ pub struct TileKernels<T: 'static> {
 /// As [`Micro`]; at least one row, at most [`STREAM_ROWS`].
 pub type Stream<T> =
     unsafe fn((usize, usize), *const T, (isize, isize), *const T, &[isize], *mut T, isize, bool);
+
+/// The sums of all steps at once, for operands that are read in place. Arguments: rows, columns and
+/// depth; `a` and its two strides; `b`, whose columns have unit stride, and its row stride; `c`, which
+/// is overwritten, and its row stride. Blocks of [`BLOCK`] steps are added in order.
+///
+/// # Safety
+/// As [`Micro`].
+pub type Small<T> = unsafe fn([usize; 3], *const T, (isize, isize), *const T, isize, *mut T, isize);
 
 /// The sum of `a[i] b[i]`, as sums over consecutive blocks of [`BLOCK`], added in order.
 ///
@@ -157,10 +162,14 @@ pub struct Kernels<T: 'static> {
     pub lanes: usize,
     /// The tiles, highest first, the last with one row
     pub tiles: &'static [TileKernels<T>],
-    /// The tiles of several lines, as high as the highest
-    pub lined: &'static [LinedKernels<T>],
+    /// The tiles of places along a line, highest first, the last with one place
+    pub along: &'static [PlaceKernels<T>],
+    /// Those of several lines, as high as the highest
+    pub lined: &'static [PlaceKernels<T>],
     /// Few rows times a matrix whose columns have unit stride, which is read once
     pub stream: Stream<T>,
+    /// Any count of rows times few columns, or in few steps
+    pub small: Small<T>,
     /// One row times one column
     pub dot: Dot<T>,
     /// One row times columns that are contiguous along `k`, where that is faster than packing them
@@ -220,9 +229,9 @@ pub fn prefetch<T>(_at: *const T) {
 macro_rules! shells {
     ($($(#[$feature:meta])* $module:ident: $fused:expr;)*) => { $(
         mod $module {
-            use super::super::{micro as tile, stream};
+            use super::super::{micro as tile, small, stream};
             use super::super::steps::{InLines, Lined, Listed, Strided};
-            use super::{Element, Lanes, Vector};
+            use super::{Element, Lanes, Places, Vector};
 
             /// `W` elements in an array.
             pub type Array<T, const W: usize> = Lanes<T, W, { $fused }>;
@@ -255,33 +264,17 @@ macro_rules! shells {
             }
 
             $(#[$feature])*
-            pub unsafe fn spread<T: Element, V: Vector<T>, const M: usize, const N: usize>(
-                depth: usize, a: *const T, a_at: *const isize, b: *const T, b_step: isize,
-                c: *mut T, c_row: isize, fresh: bool, fetch: (*const T, isize),
-            ) {
-                // SAFETY: the caller's promises are passed on.
-                unsafe {
-                    tile::micro::<T, V, _, _, _, _, M, N>(
-                        depth, Listed(a, a_at), (b, b_step), (c, c_row), fresh, fetch,
-                    );
-                }
-            }
-
-            // The lowest level has no tiles of several lines.
-            #[allow(dead_code)]
-            $(#[$feature])*
-            pub unsafe fn lined<
+            pub unsafe fn spread<
                 T: Element, V: Vector<T>, const M: usize, const C: usize, const N: usize,
             >(
-                depth: usize, a: *const T, a_at: *const isize, a_line: isize, b: *const T,
-                b_step: isize, c: *mut T, c_steps: [isize; 2], fresh: bool,
-                fetch: (*const T, isize),
+                on: &Places<T>,
             ) {
-                let a = Lined::<T, C>::new(Listed(a, a_at), a_line);
+                let a = Lined::<T, C>::new(Listed(on.at, on.steps), on.line);
+                let c = InLines::<T, C>(on.c, on.c_steps);
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
                     tile::micro::<T, V, _, _, _, _, M, N>(
-                        depth, a, (b, b_step), InLines::<T, C>(c, c_steps), fresh, fetch,
+                        on.depth, a, (on.b, on.b_step), c, on.fresh, on.fetch,
                     );
                 }
             }
@@ -297,6 +290,15 @@ macro_rules! shells {
                         size, a, a_strides, b, b_at, c, c_row, fresh,
                     );
                 }
+            }
+
+            $(#[$feature])*
+            pub unsafe fn small<T: Element, V: Vector<T>>(
+                size: [usize; 3], a: *const T, a_strides: (isize, isize), b: *const T,
+                b_step: isize, c: *mut T, c_row: isize,
+            ) {
+                // SAFETY: the caller's promises are passed on.
+                unsafe { small::small::<T, V, { $fused }>(size, a, a_strides, b, b_step, c, c_row) }
             }
 
             $(#[$feature])*
@@ -320,6 +322,18 @@ shells! {
     base: cfg!(target_arch = "aarch64");
 }
 
+/// The kernels of places in lines.
+macro_rules! places {
+    ($module:ident, $t:ty, $vector:ty, $count:literal, $lines:literal by $each:literal) => {
+        PlaceKernels {
+            lines: $lines,
+            each: $each,
+            spread: $module::spread::<$t, $vector, { $lines * $each }, $each, $count>,
+            slim: $module::spread::<$t, $vector, { $lines * $each }, $each, 1>,
+        }
+    };
+}
+
 /// The kernels of an instruction set: the elements of a register, the tile's registers along a row,
 /// and the rows of the tiles.
 macro_rules! kernels {
@@ -333,16 +347,11 @@ macro_rules! kernels {
                 micro: $module::micro::<$t, $vector, $rows, $count>,
                 narrow: $module::micro::<$t, $vector, $rows, 1>,
                 listed: $module::listed::<$t, $vector, $rows, $count>,
-                spread: $module::spread::<$t, $vector, $rows, $count>,
-                slim: $module::spread::<$t, $vector, $rows, 1>,
             }),*],
-            lined: &[$(LinedKernels {
-                lines: $lines,
-                each: $each,
-                spread: $module::lined::<$t, $vector, { $lines * $each }, $each, $count>,
-                slim: $module::lined::<$t, $vector, { $lines * $each }, $each, 1>,
-            }),*],
+            along: &[$(places!($module, $t, $vector, $count, 1 by $rows)),*],
+            lined: &[$(places!($module, $t, $vector, $count, $lines by $each)),*],
             stream: $module::stream::<$t, $vector, $stream>,
+            small: $module::small::<$t, $vector>,
             dot: $module::dot::<$t>,
             row: $row,
             transpose: $transpose,

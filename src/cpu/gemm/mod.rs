@@ -12,6 +12,7 @@ pub(super) mod pack;
 pub(super) mod packed;
 pub(super) mod panels;
 pub(super) mod scratch;
+mod small;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod steps;
@@ -33,7 +34,8 @@ pub use axis::{Axis, Runs};
 use kernel::{BLOCK, Element, Kernels};
 pub use packed::{Packed, pays};
 use scratch::Scratch;
-use tile::{Path, Tile};
+use tile::{Path, Tile, direct};
+use tiny::TINY;
 pub use tiny::Tiny;
 pub use unplaced::Unplaced;
 
@@ -302,8 +304,12 @@ impl<'a, T: Element> Job<'a, T> {
         let (batch, m, n) = (a.batch.len(), a.own.len(), b.own.len());
         // A tile is wider than high, so few columns are better computed as rows, unless rows that are
         // read in place would have to be transposed for that. A single column is read in place too.
-        let transposed =
-            is_few(&kernels, [m, n]) && (n == 1 || a.made.is_some() || a.depth.inner().1 != 1);
+        // Few products need neither.
+        let products = m.saturating_mul(n).saturating_mul(a.depth.len());
+        let is_tiny = products <= TINY && [a, b].iter().all(|x| direct(x).is_some());
+        let transposed = is_few(&kernels, [m, n])
+            && !is_tiny
+            && (n == 1 || a.made.is_some() || a.depth.inner().1 != 1);
         let (a, b) = if transposed { (b, a) } else { (a, b) };
         let (rows, columns, row, column) = if transposed { (n, m, 1, n) } else { (m, n, n, 1) };
         let (spans, epilogue, fill) = (0..1, None, [None; 2]);
@@ -386,7 +392,7 @@ impl<'a, T: Element> Job<'a, T> {
                 let turns = !self.transposed && is_few(&self.kernels, [self.rows, self.columns]);
                 ((packs_a || turns).then_some(wide * strips), packs_b.then_some(high))
             }
-            Path::Dot | Path::Row(..) | Path::Stream(_) => (None, None),
+            Path::Dot | Path::Row(..) | Path::Stream(_) | Path::Small(..) => (None, None),
         };
         if self.transposed { [b, a] } else { [a, b] }
     }
@@ -396,7 +402,7 @@ impl<'a, T: Element> Job<'a, T> {
         let depth = self.a.depth.len().min(SPAN);
         let bytes = |m: usize, n: usize| match self.path(m, n, depth) {
             Path::Blocks(blocks) => blocks.packed_bytes::<T>(),
-            Path::Dot | Path::Row(..) | Path::Stream(_) => 0,
+            Path::Dot | Path::Row(..) | Path::Stream(_) | Path::Small(..) => 0,
         };
         let (size, tasks) = match *cut {
             Cut::Items(chunks) => (bytes(self.rows, self.columns), chunks),
@@ -425,20 +431,33 @@ impl<'a, T: Element> Job<'a, T> {
         let scratch = Scratch::of(size, parts, lent)?;
         let work = self.work();
         match cut {
-            Cut::Items(chunks) => threads::parallel_for(chunks, &|chunk| {
-                let mut pace = Pace::default();
-                for item in items * chunk / chunks..items * (chunk + 1) / chunks {
-                    pace.multiplied(work);
-                    // SAFETY: every item is one chunk's.
-                    unsafe { self.tile(item, 0..self.rows, 0..self.columns, &scratch) }.or_throw();
-                }
-            }),
+            Cut::Items(chunks) => {
+                // Small products come by the thousand, and most often of one depth.
+                let depth = self.a.depth.len().min(SPAN);
+                let path = self.path(self.rows, self.columns, depth);
+                threads::parallel_for(chunks, &|chunk| {
+                    let mut pace = Pace::default();
+                    for item in items * chunk / chunks..items * (chunk + 1) / chunks {
+                        pace.multiplied(work);
+                        let (tile, steps) = self.tile(item, 0..self.rows, 0..self.columns);
+                        // SAFETY: every item is one chunk's.
+                        unsafe {
+                            match steps.len() == depth {
+                                true => tile.compute(steps, &path, &scratch),
+                                false => tile.compute(steps.clone(), &tile.path(&steps), &scratch),
+                            }
+                        }
+                        .or_throw();
+                    }
+                });
+            }
             Cut::Cells(high, wide) => threads::parallel_for(items * high * wide, &|chunk| {
                 let (item, cell) = (chunk / (high * wide), chunk % (high * wide));
                 let rows = part(self.rows, self.kernels.tiles[0].rows, high, cell / wide);
                 let columns = part(self.columns, self.kernels.width, wide, cell % wide);
+                let (tile, steps) = self.tile(item, rows, columns);
                 // SAFETY: every cell is one chunk's.
-                unsafe { self.tile(item, rows, columns, &scratch) }.or_throw();
+                unsafe { tile.compute(steps.clone(), &tile.path(&steps), &scratch) }.or_throw();
             }),
         }
         Ok(())
@@ -464,31 +483,25 @@ impl<'a, T: Element> Job<'a, T> {
         (high, wide)
     }
 
-    /// Computes a rectangle of one item.
-    unsafe fn tile(
+    /// A rectangle of one item, and its steps of `k`.
+    fn tile(
         &self,
         item: usize,
         rows: Range<usize>,
         columns: Range<usize>,
-        scratch: &Scratch,
-    ) -> Result<()> {
+    ) -> (Tile<'_, T>, Range<usize>) {
         let (span, batch) = (self.spans.start + item / self.batch, item % self.batch);
-        let depth = span * SPAN..self.a.depth.len().min((span + 1) * SPAN);
-        // SAFETY: positions inside operands and result, as the axes say.
-        let tile = unsafe {
-            Tile {
-                job: self,
-                // An operand without elements has no address to count from.
-                a: self.at[0].cast::<T>().wrapping_offset(self.a.batch.at(batch)),
-                b: self.at[1].cast::<T>().wrapping_offset(self.b.batch.at(batch)),
-                out: self.out.add(item * self.rows * self.columns),
-                batch,
-                rows,
-                columns,
-            }
+        let tile = Tile {
+            job: self,
+            // An operand without elements has no address to count from.
+            a: self.at[0].cast::<T>().wrapping_offset(self.a.batch.at(batch)),
+            b: self.at[1].cast::<T>().wrapping_offset(self.b.batch.at(batch)),
+            out: self.out.wrapping_add(item * self.rows * self.columns),
+            batch,
+            rows,
+            columns,
         };
-        // SAFETY: as above.
-        unsafe { tile.compute(depth, scratch) }
+        (tile, span * SPAN..self.a.depth.len().min((span + 1) * SPAN))
     }
 }
 

@@ -15,11 +15,12 @@ use super::kernel::{
     BLOCK, Element, ROW, Row, SQUARE, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH, Transpose,
 };
 use super::scratch::Scratch;
+use super::small::TOGETHER;
 use super::{Job, Matrix, pack};
 use crate::error::Result;
 use crate::threads::Pace;
-pub use path::Path;
 use path::{Blocks, NEAR};
+pub use path::{Path, direct};
 
 /// The fewest elements of a panel for which an epilogue is called.
 const FINISHED: usize = 2048;
@@ -55,22 +56,35 @@ impl<T> Panels<T> {
 type Block<T> = (Panels<T>, Panels<T>);
 
 impl<T: Element> Tile<'_, T> {
-    /// Computes the rectangle over a span of `k`.
+    /// How the rectangle is computed over a span of `k`.
+    pub fn path(&self, depth: &Range<usize>) -> Path<T> {
+        self.job.path(self.rows.len(), self.columns.len(), depth.len())
+    }
+
+    /// Computes the rectangle over a span of `k`, along a path that is its own.
     ///
     /// # Safety
     /// Operands and result are valid for the rectangle, which is nobody else's.
-    pub unsafe fn compute(&self, depth: Range<usize>, scratch: &Scratch) -> Result<()> {
-        let (m, n) = (self.rows.len(), self.columns.len());
-        if m == 0 || n == 0 {
+    pub unsafe fn compute(
+        &self,
+        depth: Range<usize>,
+        path: &Path<T>,
+        scratch: &Scratch,
+    ) -> Result<()> {
+        if self.rows.is_empty() || self.columns.is_empty() {
             return Ok(());
         }
         // SAFETY: every path stays inside the rectangle.
         unsafe {
-            match self.job.path(m, n, depth.len()) {
+            match *path {
                 Path::Dot => self.dot(depth),
                 Path::Row(step, kernel) => self.row(depth, step, kernel),
                 Path::Stream(a) => self.stream(depth, a),
-                Path::Blocks(blocks) => return self.blocks(depth, &blocks, scratch),
+                Path::Small(a, b_step) => {
+                    self.small(depth, a, b_step);
+                    return Ok(());
+                }
+                Path::Blocks(ref blocks) => return self.blocks(depth, blocks, scratch),
             }
         }
         self.done(self.rows.clone(), self.columns.clone());
@@ -158,6 +172,28 @@ impl<T: Element> Tile<'_, T> {
                     }
                 }
             }
+        }
+    }
+
+    /// Both operands are read in place, some rows at a time, after which the epilogue finds the results
+    /// in a near cache.
+    unsafe fn small(&self, depth: Range<usize>, strides: (isize, isize), b_step: isize) {
+        let (j, n) = (self.columns.start, self.columns.len());
+        let some = (FINISHED / n).next_multiple_of(TOGETHER).max(TOGETHER);
+        let mut pace = Pace::default();
+        for i in self.rows.clone().step_by(some) {
+            let rows = i..self.rows.end.min(i + some);
+            pace.multiplied(rows.len() * n * depth.len());
+            // SAFETY: the operands have these strides, and rows of the result are apart.
+            unsafe {
+                let k = depth.start as isize;
+                let a = self.a.offset(i as isize * strides.0 + k * strides.1);
+                let b = self.b.offset(self.job.b.own.at(j) + k * b_step);
+                let size = [rows.len(), n, depth.len()];
+                let (c, c_row) = (self.at(i, j), self.job.row as isize);
+                (self.job.kernels.small)(size, a, strides, b, b_step, c, c_row);
+            }
+            self.done(rows, self.columns.clone());
         }
     }
 

@@ -1,12 +1,10 @@
 //! Products of so few multiplications that working out how to cut them would take longer.
 
-use super::kernel::{BLOCK, Element, STREAM_ROWS};
+use super::kernel::Element;
 use super::{DType, with_accumulator};
 
 /// The most multiplications. Packing operands for these would take longer than the product.
 pub const TINY: usize = 4096;
-/// The fewest columns: fewer leave registers empty.
-const COLUMNS: usize = 4;
 
 /// Two matrices, and not many elements.
 pub struct Tiny {
@@ -21,9 +19,9 @@ pub struct Tiny {
 impl Tiny {
     /// `None` for more multiplications, and for columns that are not contiguous.
     pub fn new(size: [usize; 3], a: (isize, isize), b: (isize, isize)) -> Option<Tiny> {
-        let [m, n, k] = size;
-        let fits = n >= COLUMNS && m > 0 && (1..=BLOCK).contains(&k) && b.1 == 1;
-        (fits && m.saturating_mul(n).saturating_mul(k) <= TINY).then_some(Tiny { size, a, b: b.0 })
+        let fits = !size.contains(&0) && (b.1 == 1 || size[1] == 1);
+        let products = size.iter().fold(1, |product: usize, &n| product.saturating_mul(n));
+        (fits && products <= TINY).then_some(Tiny { size, a, b: b.0 })
     }
 
     /// Computes the product of operands at these addresses into `out`, in C order, with the bits of
@@ -35,22 +33,10 @@ impl Tiny {
     pub unsafe fn run(&self, dtype: DType, [a, b]: [*const u8; 2], out: *mut u8) {
         // SAFETY: as the caller's.
         unsafe {
-            with_accumulator!(dtype, T => self.typed::<T>(a.cast(), b.cast(), out.cast()));
-        }
-    }
-
-    unsafe fn typed<T: Element>(&self, a: *const T, b: *const T, out: *mut T) {
-        let ([m, n, k], kernel) = (self.size, T::kernels().stream);
-        let mut offsets = [0; BLOCK];
-        let offsets = &mut offsets[..k];
-        offsets.iter_mut().enumerate().for_each(|(i, at)| *at = i as isize * self.b);
-        for i in (0..m).step_by(STREAM_ROWS) {
-            let rows = STREAM_ROWS.min(m - i);
-            // SAFETY: by contract; a chain of at most a block of `k`.
-            unsafe {
-                let (a, c) = (a.offset(i as isize * self.a.0), out.add(i * n));
-                kernel((rows, n), a, self.a, b, offsets, c, n as isize, true);
-            }
+            with_accumulator!(dtype, T => {
+                let (a, b, c) = (a.cast::<T>(), b.cast(), out.cast());
+                (T::kernels().small)(self.size, a, self.a, b, self.b, c, self.size[1] as isize);
+            });
         }
     }
 }

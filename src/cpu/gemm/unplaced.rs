@@ -49,9 +49,11 @@ impl Unplaced {
             job.at.swap(0, 1);
         }
         let scratch = Scratch::of(self.scratch, 1, lent)?;
+        let path = job.path(job.rows, job.columns, self.a.depth.len());
         for item in 0..job.batch {
+            let (tile, steps) = job.tile(item, 0..job.rows, 0..job.columns);
             // SAFETY: as the caller's; nobody else works on the result.
-            unsafe { job.tile(item, 0..job.rows, 0..job.columns, &scratch)? };
+            unsafe { tile.compute(steps, &path, &scratch)? };
         }
         Ok(())
     }

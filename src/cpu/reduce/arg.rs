@@ -136,7 +136,11 @@ multiversion! {
     where [A: Number, F: Choice<A>] {
         for row in 0..rows {
             // SAFETY: by contract.
-            unsafe { *out.add(row) = first_in_row::<A, F>(x.wrapping_offset(row as isize * row_stride), n) as i64 };
+            unsafe {
+                let after = if row_stride == n as isize { (rows - 1 - row) * n } else { 0 };
+                let x = x.wrapping_offset(row as isize * row_stride);
+                *out.add(row) = first_in_row::<A, F>(x, n, after) as i64;
+            }
         }
     }
 
@@ -192,9 +196,10 @@ unsafe fn stretch<A: Number, F: Choice<A>>(
     }
 }
 
-/// Finds the best block first, and then the position in it.
+/// Finds the best block first, and then the position in it. Behind the row there are `after` more
+/// numbers.
 #[inline(always)]
-unsafe fn first_in_row<A: Number, F: Choice<A>>(x: *const A, n: usize) -> usize {
+unsafe fn first_in_row<A: Number, F: Choice<A>>(x: *const A, n: usize, after: usize) -> usize {
     const STEP: usize = 32;
     // SAFETY: the caller vouches for `n` numbers, at least one.
     let row = unsafe { std::slice::from_raw_parts(x, n) };
@@ -202,7 +207,10 @@ unsafe fn first_in_row<A: Number, F: Choice<A>>(x: *const A, n: usize) -> usize 
     for (i, block) in row.chunks(BLOCK).enumerate() {
         pace.work(BLOCK);
         // SAFETY: the block is not empty.
-        let value = unsafe { fold_block::<A, F>(block.as_ptr(), block.len(), |x| x) };
+        let value = unsafe {
+            let behind = n - i * BLOCK - block.len() + after;
+            fold_block::<A, F>(x.add(i * BLOCK), (block.len(), behind), |x| x)
+        };
         if i == 0 || F::beats(value, best) {
             (best, start) = (value, i * BLOCK);
         }

@@ -4,14 +4,16 @@
 //! numbers give the same bits on every instruction set.
 
 use crate::cpu::element::{Element, Number};
+use crate::cpu::gemm::kernel::prefetch;
 use crate::multiversion;
 
 use super::combine::{Combine, Pairwise, Sum};
 
 /// Elements of a row that make one item of the row's tree.
 pub const BLOCK: usize = 1024;
-/// Columns that stay in registers. With fewer, the compiler unrolls the loops before it can
-/// vectorise them.
+/// Blocks of columns that are combined side by side where columns are few.
+pub const SIDE: usize = 4;
+/// Columns that stay in registers.
 pub const STRETCH: usize = 64;
 /// Element `i` of a block is combined into lane `i % LANES`, and the lanes by halves at the end.
 pub const LANES: usize = 64;
@@ -24,10 +26,11 @@ multiversion! {
     pub unsafe fn fold_rows[T, U, F](x: *const T, row_stride: isize, rows: usize, n: usize, out: *mut U)
     where [T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>] {
         for row in 0..rows {
-            // SAFETY: by contract.
+            // SAFETY: by contract; behind a row there are those that follow.
             unsafe {
+                let after = if row_stride == n as isize { (rows - 1 - row) * n } else { 0 };
                 let x = x.wrapping_offset(row as isize * row_stride);
-                *out.add(row) = U::narrow(fold_row::<T, F>(x, n, |x| x));
+                *out.add(row) = U::narrow(fold_row::<T, F>(x, (n, after), |x| x));
             }
         }
     }
@@ -40,7 +43,7 @@ multiversion! {
     where [T: Number] {
         // SAFETY: by contract.
         unsafe {
-            fold_row::<T, Sum>(x, n, |x| square(x, shift))
+            fold_row::<T, Sum>(x, (n, 0), |x| square(x, shift))
         }
     }
 
@@ -80,8 +83,9 @@ multiversion! {
             // SAFETY: by contract.
             unsafe {
                 let shift = -*from.add(row);
+                let sizes = (n, (rows - 1 - row) * n);
                 *out.cast::<T>().add(row) =
-                    fold_row::<T, Sum>(x.add(row * n), n, |x| square(x, shift));
+                    fold_row::<T, Sum>(x.add(row * n), sizes, |x| square(x, shift));
             }
         }
     }
@@ -97,22 +101,37 @@ multiversion! {
         // SAFETY: every stretch lies within the `n` columns.
         unsafe {
             let mut at = 0;
-            while at + STRETCH <= n {
-                fold_stretch::<T, F, STRETCH>(x.wrapping_add(at), offsets, acc.add(at), fresh);
-                at += STRETCH;
+            macro_rules! stretches {
+                ($($W:expr),*) => { $(
+                    while at + $W <= n {
+                        fold_stretch::<T, F, { $W }>(x.wrapping_add(at), offsets, acc.add(at), fresh);
+                        at += $W;
+                    }
+                )* };
             }
-            if n - at >= 16 {
-                return fold_gathered::<T, F>(x.wrapping_add(at), 1, offsets, n - at, acc.add(at), fresh);
-            }
-            while at + 4 <= n {
-                fold_stretch::<T, F, 4>(x.wrapping_add(at), offsets, acc.add(at), fresh);
-                at += 4;
-            }
-            while at < n {
-                fold_stretch::<T, F, 1>(x.wrapping_add(at), offsets, acc.add(at), fresh);
-                at += 1;
-            }
+            stretches!(STRETCH, STRETCH / 2, 16, 8, 4, 1);
         }
+    }
+
+    /// Combines, for each of `n` neighbouring columns, the elements of [`SIDE`] blocks apart, whose
+    /// offsets come block by block, as many for each. The numbers of a block come one after another to
+    /// `acc`. A chain waits for its joins, and those of a few columns would all wait.
+    ///
+    /// # Safety
+    /// As for [`fold_columns`], of all blocks.
+    pub unsafe fn fold_blocks[T, F](x: *const T, offsets: &[isize], n: usize, acc: *mut T::Number)
+    where [T: Element, F: Combine<T::Number>] {
+        let mut at = 0;
+        macro_rules! columns {
+            ($($W:literal),*) => { $(
+                while at + $W <= n {
+                    // SAFETY: these columns are there.
+                    unsafe { fold_side::<T, F, $W>(x.wrapping_add(at), offsets, acc.add(at), n) };
+                    at += $W;
+                }
+            )* };
+        }
+        columns!(4, 2, 1);
     }
 
     /// Combines, for each of `n` columns, `stride` apart, the elements at `offsets` into `acc`, in
@@ -130,7 +149,7 @@ multiversion! {
             }
             for at in (0..n).step_by(STRETCH) {
                 let x = x.wrapping_offset(at as isize * stride);
-                fold_gathered::<T, F>(x, stride, offsets, STRETCH.min(n - at), acc.add(at), true);
+                fold_gathered::<T, F>(x, stride, offsets, STRETCH.min(n - at), acc.add(at));
             }
         }
     }
@@ -155,51 +174,61 @@ pub fn square<T: Number>(x: T, shift: T) -> T {
     x.mul(x)
 }
 
+/// Reduces a row of `n` elements, behind which there are `after` more.
 #[inline(always)]
 unsafe fn fold_row<T: Element, F: Combine<T::Number>>(
     x: *const T,
-    n: usize,
+    (n, after): (usize, usize),
     of: impl Fn(T::Number) -> T::Number + Copy,
 ) -> T::Number {
-    // SAFETY: the caller vouches for `n` elements.
+    // SAFETY: the caller vouches for these elements.
     unsafe {
         if n <= BLOCK {
-            return fold_block::<T, F>(x, n, of);
+            return fold_block::<T, F>(x, (n, after), of);
         }
         let mut tree = Pairwise::new();
         for start in (0..n).step_by(BLOCK) {
-            tree.push::<F>(fold_block::<T, F>(x.add(start), BLOCK.min(n - start), of));
+            let part = BLOCK.min(n - start);
+            let sizes = (part, n - start - part + after);
+            tree.push::<F>(fold_block::<T, F>(x.add(start), sizes, of));
         }
         tree.finish::<F>()
     }
 }
 
-/// Reduces one block of a row, of each element what `of` makes of it.
+/// Reduces one block of a row, of each element what `of` makes of it. Where there are elements behind
+/// the block, what is left over after whole lines is read as one, and these take no part.
 ///
 /// # Safety
-/// `n` elements can be read.
+/// `n` elements, and `after` more behind them, can be read.
 #[inline(always)]
 pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(
     x: *const T,
-    n: usize,
+    (n, after): (usize, usize),
     of: impl Fn(T::Number) -> T::Number,
 ) -> T::Number {
     let mut lanes = [F::NEUTRAL; LANES];
     let whole = n / LANES * LANES;
     let lines = (0..whole).step_by(LANES).map(|at| x.wrapping_add(at));
-    // SAFETY: `at + LANES <= n`.
-    let is_picked = unsafe { join_lines::<T, F, LANES>(&mut lanes, lines, &of) };
-    if whole < n {
-        let mut step = [F::NEUTRAL; LANES];
-        for (i, step) in step.iter_mut().enumerate().take(n - whole) {
-            // SAFETY: the rest of the block.
-            *step = of(unsafe { *x.add(whole + i) }.widen());
-        }
-        for i in 0..LANES {
-            lanes[i] = F::join(lanes[i], step[i]);
+    let (rest, mut last) = (n - whole, [F::NEUTRAL; LANES]);
+    // SAFETY: the rest of the block, and elements behind it as far as there are such.
+    unsafe {
+        let from = x.add(whole);
+        if rest > 0 && rest + after >= LANES {
+            let line: [T; LANES] = read(from);
+            for (i, last) in last.iter_mut().enumerate() {
+                // As narrow as most elements, so that vectors of them are compared.
+                *last = if (i as u32) < rest as u32 { of(line[i].widen()) } else { F::NEUTRAL };
+            }
+        } else {
+            for (i, last) in last.iter_mut().enumerate().take(rest) {
+                *last = of((*from.add(i)).widen());
+            }
         }
     }
-    match is_picked && whole == n {
+    let last = (rest > 0).then_some(&last);
+    // SAFETY: `at + LANES <= n`.
+    match unsafe { join_lines::<T, F, LANES>(&mut lanes, lines, last, &of) } {
         true => halve(&mut lanes, F::pick),
         false => halve(&mut lanes, F::join),
     }
@@ -243,7 +272,8 @@ fn halve<A: Copy>(lanes: &mut [A; LANES], join: impl Fn(A, A) -> A) {
     }
 }
 
-/// Combines lines of `W` elements, of each what `of` makes of it, into lanes, in order.
+/// Combines lines of `W` elements, of each what `of` makes of it, into lanes, in order, and a last
+/// line of numbers.
 ///
 /// To look for NaN at every comparison would take twice the time. So where numbers are chosen, they
 /// are added up besides, several lanes into one: a sum that is a number has no NaN among its terms.
@@ -256,6 +286,7 @@ fn halve<A: Copy>(lanes: &mut [A; LANES], join: impl Fn(A, A) -> A) {
 unsafe fn join_lines<T: Element, F: Combine<T::Number>, const W: usize>(
     lanes: &mut [T::Number; W],
     lines: impl Iterator<Item = *const T> + Clone,
+    last: Option<&[T::Number; W]>,
     of: &impl Fn(T::Number) -> T::Number,
 ) -> bool {
     const SUMS: usize = STRETCH / 2;
@@ -267,6 +298,14 @@ unsafe fn join_lines<T: Element, F: Combine<T::Number>, const W: usize>(
                 let line: [T; W] = read(line);
                 for i in 0..SUMS {
                     let (a, b) = (of(line[i].widen()), of(line[i + SUMS].widen()));
+                    found[i] = F::pick(found[i], a);
+                    found[i + SUMS] = F::pick(found[i + SUMS], b);
+                    sums[i] = sums[i].add(a.add(b));
+                }
+            }
+            if let Some(last) = last {
+                for i in 0..SUMS {
+                    let (a, b) = (last[i], last[i + SUMS]);
                     found[i] = F::pick(found[i], a);
                     found[i + SUMS] = F::pick(found[i + SUMS], b);
                     sums[i] = sums[i].add(a.add(b));
@@ -284,7 +323,44 @@ unsafe fn join_lines<T: Element, F: Combine<T::Number>, const W: usize>(
                 lanes[i] = F::join(lanes[i], of(line[i].widen()));
             }
         }
+        if let Some(last) = last {
+            for i in 0..W {
+                lanes[i] = F::join(lanes[i], last[i]);
+            }
+        }
         false
+    }
+}
+
+/// Combines `W` neighbouring columns of each block, for [`fold_blocks`]; `pitch` is the distance of
+/// the numbers of two blocks.
+#[inline(always)]
+unsafe fn fold_side<T: Element, F: Combine<T::Number>, const W: usize>(
+    x: *const T,
+    offsets: &[isize],
+    acc: *mut T::Number,
+    pitch: usize,
+) {
+    let each = offsets.len() / SIDE;
+    let blocks: [&[isize]; SIDE] = std::array::from_fn(|side| &offsets[side * each..][..each]);
+    let mut lanes = [[F::NEUTRAL; W]; SIDE];
+    // What most likely comes next is fetched line by line: hardware does not follow short blocks.
+    let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+    let share = (last - first) / each as isize;
+    // SAFETY: the caller vouches for `W` elements at each offset and the numbers of each block.
+    unsafe {
+        for i in 0..each {
+            prefetch(x.wrapping_offset(last + i as isize * share));
+            for (lanes, block) in lanes.iter_mut().zip(&blocks) {
+                let row: [T; W] = read(x.wrapping_offset(block[i]));
+                for (lane, x) in lanes.iter_mut().zip(row) {
+                    *lane = if i == 0 { x.widen() } else { F::join(*lane, x.widen()) };
+                }
+            }
+        }
+        for (side, lanes) in lanes.into_iter().enumerate() {
+            acc.add(side * pitch).cast::<[T::Number; W]>().write_unaligned(lanes);
+        }
     }
 }
 
@@ -309,7 +385,7 @@ unsafe fn fold_stretch<T: Element, F: Combine<T::Number>, const W: usize>(
             lanes = read(acc);
         }
         let lines = rest.iter().map(|&offset| x.wrapping_offset(offset));
-        join_lines::<T, F, W>(&mut lanes, lines, &|x| x);
+        join_lines::<T, F, W>(&mut lanes, lines, None, &|x| x);
         acc.cast::<[T::Number; W]>().write_unaligned(lanes);
     }
 }
@@ -322,20 +398,14 @@ unsafe fn fold_gathered<T: Element, F: Combine<T::Number>>(
     offsets: &[isize],
     n: usize,
     acc: *mut T::Number,
-    fresh: bool,
 ) {
-    let mut lanes = [F::NEUTRAL; STRETCH];
+    let [first, rest @ ..] = offsets else { return };
     // SAFETY: the caller vouches for `n` elements at each offset and numbers at `acc`.
     unsafe {
-        let mut rest = offsets;
-        if let (true, [first, others @ ..]) = (fresh, offsets) {
-            let row = gather(x.wrapping_offset(*first), stride, n);
-            for i in 0..STRETCH {
-                lanes[i] = row[i].widen();
-            }
-            rest = others;
-        } else {
-            lanes[..n].copy_from_slice(std::slice::from_raw_parts(acc, n));
+        let row = gather(x.wrapping_offset(*first), stride, n);
+        let mut lanes = [F::NEUTRAL; STRETCH];
+        for i in 0..STRETCH {
+            lanes[i] = row[i].widen();
         }
         for &offset in rest {
             let row = gather(x.wrapping_offset(offset), stride, n);

@@ -19,6 +19,9 @@ const CASES: &[(&[usize], &[usize])] = &[
     (&[9, 7], &[0]),
     (&[3, 100], &[1]),
     (&[100, 3], &[0]),
+    (&[1100, 7], &[0]),
+    (&[5, 33], &[1]),
+    (&[70, 65], &[1]),
     (&[70, 65], &[0, 1]),
     (&[130, 90], &[0]),
     (&[90, 130], &[1]),
@@ -301,6 +304,38 @@ fn the_largest_and_the_smallest_among_nan_and_infinities() {
             let want = naive(&mut x[row * rows..(row + 1) * rows].iter().copied(), sign);
             let is_it = same(found, want) || (found == 0.0 && want == 0.0);
             assert!(is_it, "{kind:?} of row {row}: {found} for {want}");
+        }
+    }
+}
+
+/// Elements next to which a sum is read, or which are summed beside it, take no part.
+#[test]
+fn neighbours_change_no_bit() {
+    let bit = |x: f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
+    let bits = |x: Vec<f32>| x.into_iter().map(bit).collect::<Vec<u32>>();
+    for n in [33, 63, 64, 65, 100, 300, 1023, 1024, 1500, 2000] {
+        const ROWS: usize = 7;
+        let mut x: Vec<f32> = noise(ROWS * n, 1.0, 1e-9).into_iter().map(|x| x as f32).collect();
+        // What follows the rest of a row is no number, or infinite.
+        (x[n], x[3 * n + 1], x[5 * n]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+        for kind in KINDS {
+            let whole = reduce(kind, &array(&[ROWS, n], &x), &[1]).unwrap();
+            for (row, whole) in values::<f32>(&whole).into_iter().enumerate() {
+                let own = array(&[1, n], &x[row * n..(row + 1) * n]);
+                let own = values::<f32>(&reduce(kind, &own, &[1]).unwrap());
+                assert_eq!(bits(own), bits(vec![whole]), "{kind:?} of row {row} of {n}");
+            }
+            // The first columns of many, and alone; a single one would be a row.
+            for few in 2..=9 {
+                const COLUMNS: usize = 40;
+                let many: Vec<f32> = (0..n * COLUMNS).map(|i| x[i * 7919 % (ROWS * n)]).collect();
+                let some =
+                    many.chunks(COLUMNS).flat_map(|row| row[..few].to_vec()).collect::<Vec<_>>();
+                let many = reduce(kind, &array(&[n, COLUMNS], &many), &[0]).unwrap();
+                let alone = reduce(kind, &array(&[n, few], &some), &[0]).unwrap();
+                let (many, alone) = (values::<f32>(&many), values::<f32>(&alone));
+                assert_eq!(bits(many[..few].to_vec()), bits(alone), "{kind:?} {n} {few}");
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod key;
 mod network;
+#[cfg(target_arch = "x86_64")]
 mod quick;
 mod radix;
 #[cfg(test)]
@@ -26,6 +27,20 @@ use crate::shape::Shape;
 use crate::threads;
 
 use key::{Item, Key, Place, Sortable};
+
+/// There are no vectors to sort in.
+#[cfg(not(target_arch = "x86_64"))]
+mod quick {
+    use super::key::Item;
+
+    pub fn takes<I: Item>() -> bool {
+        false
+    }
+
+    pub fn sort<I: Item>(_: &mut [I], _: &mut [I]) -> bool {
+        false
+    }
+}
 
 /// Fewer short rows are sorted one by one.
 const FEW_ROWS: usize = 4;

@@ -50,12 +50,10 @@ use crate::shape::Shape;
 use crate::watch;
 use chain::{Chain, OPEN, is_whole, keeps, run, table};
 
-/// The bytes of an operand from which ops wait, where the environment asks for it. To wait costs one
-/// to two microseconds: of a single op of this size on two threads of an EPYC, 3 %. There, chains of
-/// 2 to 12 ops took 0.21 to 0.9 of the time that they take op by op, an update of Adam 0.4 to 0.9,
-/// forward and backward of a chain 0.5 to 0.8; sums of eight arrays, each read once, 0.65 to 1.6. So
-/// waiting is not the default: it is not ahead in every program, and whoever measures an op by the
-/// clock would measure nothing.
+/// The bytes of an operand from which ops wait. To wait costs one to two microseconds: of a single op
+/// of this size on two threads of an EPYC, 3 %. There, chains of 2 to 12 ops took 0.21 to 0.9 of the
+/// time that they take op by op, an update of Adam 0.4 to 0.9, forward and backward of a chain 0.5 to
+/// 0.8; sums of eight arrays, each read once, 0.65 to 1.6. benches/GAPS.md has what is not ahead.
 const LARGE: usize = 1 << 21;
 
 /// The most ops of a chain, arrays and numbers that it reads.
@@ -94,8 +92,8 @@ fn least() -> usize {
 
 fn default_least() -> usize {
     match settings::EAGER.value().as_deref() {
-        Some("adaptive") => LARGE,
-        _ => usize::MAX,
+        Some("immediate") => usize::MAX,
+        _ => LARGE,
     }
 }
 

@@ -1,6 +1,7 @@
 //! How a rectangle is computed: the choice of its kernel, of what is packed, and of sizes.
 
 use super::super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_ROWS};
+use super::super::small::TOGETHER;
 use super::super::tiny::TINY;
 use super::super::{Job, Matrix};
 use super::along;
@@ -12,6 +13,8 @@ pub(super) const NEAR: usize = 16 << 10;
 const FAR: usize = 4 << 20;
 /// Panels of columns from which on rows are packed that could be read in place.
 const OFTEN: usize = 48;
+/// Steps of `k` up to which a tile takes longer to be written than to be computed.
+const SHALLOW: usize = 4;
 /// Columns of `b` packed at a time.
 const COLUMNS: usize = 2048;
 
@@ -33,6 +36,9 @@ pub enum Path<T: Element> {
     Row(isize, Row<T>),
     /// Few rows, with columns read in place: the strides of `a`
     Stream((isize, isize)),
+    /// Few columns or few steps, with both operands read in place: the strides of `a`, and that of `b`
+    /// along `k`
+    Small((isize, isize), isize),
     /// Blocks of both operands, packed or in place
     Blocks(Blocks),
 }
@@ -91,6 +97,12 @@ impl<T: Element> Job<'_, T> {
         }
         if let (1, Some((_, step)), Some((_, 1)), Some(kernel)) = (m, a, b, self.kernels.row) {
             return Path::Row(step, kernel);
+        }
+        if let (Some(a), Some((1, step))) = (a, b.map(|b| if n == 1 { (1, b.1) } else { b }))
+            && self.column == 1
+            && self.is_small([m, n, depth])
+        {
+            return Path::Small(a, step);
         }
         // The most rows for reading columns in place: some; fewer where columns are in pieces,
         // which may be short, or in a near cache, where tiles are faster; any count where preparing
@@ -160,6 +172,18 @@ impl<T: Element> Job<'_, T> {
         }
     }
 
+    /// Whether sums stay in registers until they are written: where there are so few products that
+    /// preparing blocks would take longer, so few steps that a tile is mostly written, or so few columns
+    /// that panels of them have room for others.
+    fn is_small(&self, [m, n, depth]: [usize; 3]) -> bool {
+        let (width, bytes) = (self.kernels.width, n * depth * size_of::<T>());
+        let is_shallow = depth <= SHALLOW && bytes <= caches::second() / 4;
+        // Columns that are read again for other rows come from the second cache.
+        let is_near = bytes <= caches::second() || m <= TOGETHER;
+        let is_slim = n < 2 * width && !self.fills(n % width) && is_near;
+        m * n * depth <= TINY || is_shallow || is_slim
+    }
+
     /// Whether the last panel of `rest` columns (0: a full one) reads only columns that exist.
     pub(super) fn fills(&self, rest: usize) -> bool {
         rest == 0 || rest == self.kernels.lanes
@@ -172,7 +196,7 @@ impl<T: Element> Job<'_, T> {
 }
 
 /// The two strides of an operand, if two suffice and the operand is in memory.
-fn direct(x: &Matrix) -> Option<(isize, isize)> {
+pub fn direct(x: &Matrix) -> Option<(isize, isize)> {
     if x.made.is_some() {
         return None;
     }

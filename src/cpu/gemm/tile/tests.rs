@@ -282,13 +282,16 @@ fn tiles_cover<T: Counted>(
 fn tiles_cover_the_result_once_at_every_instruction_set() {
     for isa in instruction_sets() {
         let mut choices = Choices(isa as u64 + 7);
-        for case in 0..27 {
+        for case in 0..40 {
             let mut size = || [3, 20, 70, 300][choices.below(4)];
             let most = [size(), size(), size()];
             let some = most.map(|most| choices.below(most) + 1);
             // So many columns that rows are packed for them.
             let sizes = |width: usize| match case {
-                24.. => [some[0] + 6, 48 * width + case, some[2]],
+                24..27 => [some[0] + 6, 48 * width + case, some[2]],
+                // Few columns, and few steps.
+                27..34 => [some[0], 1 + case * 7 % (2 * width), some[2]],
+                34.. => [some[0], some[1], 1 + case % 4],
                 _ => some,
             };
             // Sums of integers below 2^24 are exact in any order.
@@ -308,6 +311,50 @@ fn tiles_cover_the_result_once_at_every_instruction_set() {
             tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| a * b).sum::<i64>()
             });
+            let kernels = u8::kernels_of(isa);
+            tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
+                terms.iter().fold(0, |sum, (a, b)| sum | (a & b))
+            });
+        }
+    }
+}
+
+/// What the kernels make of rows and columns of one matrix each, which are contiguous along `k` or not.
+fn product(kernels: Kernels<f32>, x: &[f32], [m, n, k]: [usize; 3], rows: usize) -> Vec<f32> {
+    let operand = |ptr: &f32, own: (usize, isize), depth: (usize, isize)| Matrix {
+        ptr: (ptr as *const f32).cast(),
+        batch: Axis::new([]),
+        own: Axis::new([own]),
+        depth: Axis::new([depth]),
+        made: None,
+    };
+    let (a, b) = (operand(&x[0], (m, k as isize), (k, 1)), &x[rows * k]);
+    let b = operand(b, (n, 1), (k, (x.len() / k - rows) as isize));
+    let mut out = vec![0.0; m * n];
+    Job::with(kernels, &a, &b, out.as_mut_ptr()).run(None).unwrap();
+    out
+}
+
+#[test]
+fn an_element_has_the_same_bits_in_every_product() {
+    for isa in instruction_sets() {
+        let (kernels, mut choices) = (f32::kernels_of(isa), Choices(5));
+        for k in [1, 2, 4, 7, 30, 256, 257, 700, 5000] {
+            let (rows, columns) = (25, 5 * kernels.width + 3);
+            let mut number = || choices.below(1 << 20) as f32 / (1 << 19) as f32 - 1.0;
+            let x: Vec<f32> = (0..(rows + columns) * k).map(|_| number()).collect();
+            let whole = product(kernels, &x, [rows, columns, k], rows);
+            for (m, n) in [1, 2, 3, 4, 6, 9, 25]
+                .into_iter()
+                .flat_map(|m| [1, 2, 3, 5, 8, 9, 10, 15, 17, 20, 31, 33].map(|n| (m, n)))
+            {
+                let part = product(kernels, &x, [m, n, k], rows);
+                for (i, part) in part.chunks(n).enumerate() {
+                    let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    let whole = &whole[i * columns..][..n];
+                    assert_eq!(bits(part), bits(whole), "row {i} of {m} × {n} × {k}, {isa:?}");
+                }
+            }
         }
     }
 }
