@@ -7,7 +7,6 @@ from wengert import nn, optim
 
 from .base import Engine
 
-
 #: The bytes of an operand from which eager elementwise ops wait until somebody looks.
 LARGE = 2 << 20
 
