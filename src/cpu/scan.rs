@@ -242,7 +242,7 @@ multiversion! {
         let mut column = 0;
         macro_rules! columns {
             ($($W:literal),*) => { $(
-                while column + $W <= columns {
+                while columns - column >= $W {
                     // SAFETY: by contract.
                     unsafe {
                         let (x, out) = (x.add(column), out.add(column));

@@ -116,7 +116,7 @@ pub unsafe fn small<T: Element, V: Vector<T>, const F: bool>(
     let mut i = 0;
     macro_rules! rows {
         ($R:expr) => {
-            while i + $R <= m {
+            while m - i >= $R {
                 // SAFETY: rows of the operand and of the result.
                 unsafe {
                     let a = (a.offset(i as isize * strides.0), strides);

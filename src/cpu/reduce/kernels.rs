@@ -103,7 +103,7 @@ multiversion! {
             let mut at = 0;
             macro_rules! stretches {
                 ($($W:expr),*) => { $(
-                    while at + $W <= n {
+                    while n - at >= $W {
                         fold_stretch::<T, F, { $W }>(x.wrapping_add(at), offsets, acc.add(at), fresh);
                         at += $W;
                     }
@@ -124,7 +124,7 @@ multiversion! {
         let mut at = 0;
         macro_rules! columns {
             ($($W:literal),*) => { $(
-                while at + $W <= n {
+                while n - at >= $W {
                     // SAFETY: these columns are there.
                     unsafe { fold_side::<T, F, $W>(x.wrapping_add(at), offsets, acc.add(at), n) };
                     at += $W;
