@@ -153,7 +153,8 @@ def test_a_session_run_that_finds_no_memory_changes_nothing():
         return bits((session.run(w), session.run(total)))
 
     state()
-    assert each_refusal(lambda: session.run([update, count], feed), state) > 3
+    # The plan's workspace, and results; products of this size take nothing for themselves.
+    assert each_refusal(lambda: session.run([update, count], feed), state) >= 2
 
 
 class Slow(wg.optim.Adam):

@@ -217,6 +217,7 @@ class CompiledFunction(_core.Dispatcher, Generic[P, R]):
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         variables, kept = outside(self._function), False
         before, here = _touched.here.record, _touched.here
+        record: _touched.Record | None = None
         try:
             with _core.Trace(self._exported) as trace:
                 here.record = record = _touched.Record(trace)
@@ -247,7 +248,8 @@ class CompiledFunction(_core.Dispatcher, Generic[P, R]):
             kept = keep
         finally:
             here.record = before
-            if not kept:
+            # An interruption may come before there is a record.
+            if record is not None and not kept:
                 take_back(record, variables)
         return made
 
