@@ -252,7 +252,7 @@ multiversion! {
                 }
             )* };
         }
-        columns!(64, 16, 8, 4, 1);
+        columns!(64, 8, 1);
     }
 }
 

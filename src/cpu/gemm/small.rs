@@ -66,37 +66,29 @@ unsafe fn rows<T: Element, V: Vector<T>, const F: bool, const R: usize>(
     b: (*const T, isize),
     c: (*mut T, isize),
 ) {
+    let mut at = 0;
     macro_rules! vectors {
-        ($V:ty, of many: $many:literal) => {
+        ($V:ty: $($N:expr),*) => {
             let lanes = size_of::<$V>() / size_of::<T>();
             if columns >= lanes {
-                let count = columns.div_ceil(lanes);
-                let place = |i: usize| (i * lanes).min(columns - lanes);
-                let mut i = 0;
-                // SAFETY: these columns are there.
-                unsafe {
-                    while $many && i + SIDE <= count {
-                        let places = std::array::from_fn(|side| place(i + side));
-                        piece::<T, $V, R, SIDE>(depth, places, a, b, c);
-                        i += SIDE;
+                $(
+                    while columns.saturating_sub(at).div_ceil(lanes) >= $N {
+                        let places =
+                            std::array::from_fn(|i| (at + i * lanes).min(columns - lanes));
+                        // SAFETY: these columns are there.
+                        unsafe { piece::<T, $V, R, { $N }>(depth, places, a, b, c) };
+                        at += $N * lanes;
                     }
-                    match count - i {
-                        0 => {}
-                        1 => piece::<T, $V, R, 1>(depth, [place(i)], a, b, c),
-                        _ => piece::<T, $V, R, 2>(depth, [place(i), place(i + 1)], a, b, c),
-                    }
-                }
+                )*
                 return;
             }
         };
     }
-    const { assert!(SIDE == 3) };
-    vectors!(V, of many: true);
-    vectors!(Lanes<T, 8, F>, of many: true);
-    // Columns that are fewer than a vector are at most two of half its length.
-    vectors!(Lanes<T, 4, F>, of many: false);
-    vectors!(Lanes<T, 2, F>, of many: false);
-    vectors!(Lanes<T, 1, F>, of many: false);
+    vectors!(V: SIDE, 2, 1);
+    // Each of these is code for every type, so what is narrow is made one vector at a time.
+    vectors!(Lanes<T, 8, F>: 1);
+    vectors!(Lanes<T, 4, F>: 1);
+    vectors!(Lanes<T, 1, F>: 1);
 }
 
 /// See [`Small`](super::kernel::Small).
@@ -127,6 +119,9 @@ pub unsafe fn small<T: Element, V: Vector<T>, const F: bool>(
             }
         };
     }
-    rows!(TOGETHER);
+    // Arrays, which the compiler makes registers of, are integers, or the lowest level's.
+    if V::APART > 6 {
+        rows!(TOGETHER);
+    }
     rows!(1);
 }

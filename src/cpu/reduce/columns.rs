@@ -2,19 +2,17 @@
 
 use smallvec::SmallVec;
 
-use crate::cpu::element::{Element, Number, Shared};
+use crate::cpu::element::{Element, Shared};
 use crate::threads;
 
 use super::combine::{Combine, Tree};
-use super::kernels::{SIDE, fold_apart, fold_blocks, fold_columns, narrow};
+use super::kernels::{fold_apart, fold_columns, narrow};
 use super::{CHUNK, FEW, ReducePlan, SERIAL, TURNED, fold_turned, is_native, split, with_capacity};
 
 /// Elements of a column that are combined in order.
 pub const BLOCK: usize = 64;
 /// Rows that are combined in one pass over the columns.
 const PASS: usize = 16;
-/// So few columns leave most of a register empty, and the adders waiting.
-const SLIM: usize = 8;
 /// Columns that are reduced together where they are not contiguous.
 const NARROW: usize = 256;
 /// Bytes of the columns that are reduced together where they are contiguous: they stay in the L1
@@ -98,8 +96,7 @@ impl<'a> Columns<'a> {
     ) {
         let is_block = n <= BLOCK;
         let in_place = is_block && is_native::<U>();
-        let mut tree: Tree<T::Number> =
-            Tree::new(if in_place { 0 } else { n.div_ceil(BLOCK) }, self.tile);
+        let mut tree = Tree::new(if in_place { 0 } else { n.div_ceil(BLOCK) }, self.tile);
         let mut offsets = Offsets::new();
         if is_block {
             self.locate(start, n, &mut offsets);
@@ -114,21 +111,7 @@ impl<'a> Columns<'a> {
                     if in_place {
                         self.block::<T, F>(x, width, &offsets, to.cast());
                     } else {
-                        let mut from = 0;
-                        if self.stride == 1 && width <= SLIM {
-                            while n - from >= SIDE * BLOCK {
-                                threads::pause();
-                                self.locate(start + from, SIDE * BLOCK, &mut offsets);
-                                let mut sums = [T::Number::ZERO; SIDE * SLIM];
-                                fold_blocks::<T, F>(x, &offsets, width, sums.as_mut_ptr());
-                                for sums in sums.chunks_exact(width).take(SIDE) {
-                                    tree.slot().copy_from_nonoverlapping(sums.as_ptr(), width);
-                                    tree.push::<F>(width);
-                                }
-                                from += SIDE * BLOCK;
-                            }
-                        }
-                        for from in (from..n).step_by(BLOCK) {
+                        for from in (0..n).step_by(BLOCK) {
                             if !is_block {
                                 threads::pause();
                                 self.locate(start + from, BLOCK.min(n - from), &mut offsets);

@@ -4,15 +4,12 @@
 //! numbers give the same bits on every instruction set.
 
 use crate::cpu::element::{Element, Number};
-use crate::cpu::gemm::kernel::prefetch;
 use crate::multiversion;
 
 use super::combine::{Combine, Pairwise, Sum};
 
 /// Elements of a row that make one item of the row's tree.
 pub const BLOCK: usize = 1024;
-/// Blocks of columns that are combined side by side where columns are few.
-pub const SIDE: usize = 4;
 /// Columns that stay in registers.
 pub const STRETCH: usize = 64;
 /// Element `i` of a block is combined into lane `i % LANES`, and the lanes by halves at the end.
@@ -109,29 +106,8 @@ multiversion! {
                     }
                 )* };
             }
-            stretches!(STRETCH, STRETCH / 2, 16, 8, 4, 1);
+            stretches!(STRETCH, 16, 4, 1);
         }
-    }
-
-    /// Combines, for each of `n` neighbouring columns, the elements of [`SIDE`] blocks apart, whose
-    /// offsets come block by block, as many for each. The numbers of a block come one after another to
-    /// `acc`. A chain waits for its joins, and those of a few columns would all wait.
-    ///
-    /// # Safety
-    /// As for [`fold_columns`], of all blocks.
-    pub unsafe fn fold_blocks[T, F](x: *const T, offsets: &[isize], n: usize, acc: *mut T::Number)
-    where [T: Element, F: Combine<T::Number>] {
-        let mut at = 0;
-        macro_rules! columns {
-            ($($W:literal),*) => { $(
-                while n - at >= $W {
-                    // SAFETY: these columns are there.
-                    unsafe { fold_side::<T, F, $W>(x.wrapping_add(at), offsets, acc.add(at), n) };
-                    at += $W;
-                }
-            )* };
-        }
-        columns!(4, 2, 1);
     }
 
     /// Combines, for each of `n` columns, `stride` apart, the elements at `offsets` into `acc`, in
@@ -329,38 +305,6 @@ unsafe fn join_lines<T: Element, F: Combine<T::Number>, const W: usize>(
             }
         }
         false
-    }
-}
-
-/// Combines `W` neighbouring columns of each block, for [`fold_blocks`]; `pitch` is the distance of
-/// the numbers of two blocks.
-#[inline(always)]
-unsafe fn fold_side<T: Element, F: Combine<T::Number>, const W: usize>(
-    x: *const T,
-    offsets: &[isize],
-    acc: *mut T::Number,
-    pitch: usize,
-) {
-    let each = offsets.len() / SIDE;
-    let blocks: [&[isize]; SIDE] = std::array::from_fn(|side| &offsets[side * each..][..each]);
-    let mut lanes = [[F::NEUTRAL; W]; SIDE];
-    // What most likely comes next is fetched line by line: hardware does not follow short blocks.
-    let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
-    let share = (last - first) / each as isize;
-    // SAFETY: the caller vouches for `W` elements at each offset and the numbers of each block.
-    unsafe {
-        for i in 0..each {
-            prefetch(x.wrapping_offset(last + i as isize * share));
-            for (lanes, block) in lanes.iter_mut().zip(&blocks) {
-                let row: [T; W] = read(x.wrapping_offset(block[i]));
-                for (lane, x) in lanes.iter_mut().zip(row) {
-                    *lane = if i == 0 { x.widen() } else { F::join(*lane, x.widen()) };
-                }
-            }
-        }
-        for (side, lanes) in lanes.into_iter().enumerate() {
-            acc.add(side * pitch).cast::<[T::Number; W]>().write_unaligned(lanes);
-        }
     }
 }
 
