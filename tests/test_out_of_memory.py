@@ -153,8 +153,9 @@ def test_a_session_run_that_finds_no_memory_changes_nothing():
         return bits((session.run(w), session.run(total)))
 
     state()
-    # The plan's workspace, and results; products of this size take nothing for themselves.
-    assert each_refusal(lambda: session.run([update, count], feed), state) >= 2
+    # Results are refused one by one, behind the plan's workspace.
+    fetches = [update, count, loss, grad, x @ w]
+    assert each_refusal(lambda: session.run(fetches, feed), state) > 3
 
 
 class Slow(wg.optim.Adam):

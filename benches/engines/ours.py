@@ -3,18 +3,18 @@
 import numpy as np
 
 import wengert as wg
-from wengert import nn, optim
+from wengert import _core, nn, optim
 
 from .base import Engine
 
 #: The bytes of an operand from which eager elementwise ops wait until somebody looks.
-LARGE = 2 << 20
+WAITS_FROM = _core._pend_from(None)
 
 
 def looked_at(f, arrays):
     """A call of `f`, after which what it returns has been computed. Calls on small arrays, whose
     overhead is measured, are left alone: they return what has been computed."""
-    if all(x.nbytes < LARGE for x in arrays):
+    if all(x.nbytes < WAITS_FROM for x in arrays):
         return f
 
     def run():

@@ -136,7 +136,7 @@ unsafe fn repeat<T: Copy>(dst: *mut T, src: Place<*const T>, rows: usize, cols: 
         let (mut done, all) = (cols, rows * cols);
         while done < all {
             let piece = done.min(all - done);
-            dst.add(done).copy_from_nonoverlapping(dst, piece);
+            copy(dst.add(done), dst, piece);
             done += piece;
         }
     }

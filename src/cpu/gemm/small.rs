@@ -119,8 +119,8 @@ pub unsafe fn small<T: Element, V: Vector<T>, const F: bool>(
             }
         };
     }
-    // Arrays, which the compiler makes registers of, are integers, or the lowest level's.
-    if V::APART > 6 {
+    // Integers, and the lowest level, are seldom multiplied, and not worth the code.
+    if V::IS_NAMED {
         rows!(TOGETHER);
     }
     rows!(1);

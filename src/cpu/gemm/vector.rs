@@ -20,6 +20,8 @@ pub trait Vector<T>: Copy {
     /// The most rows, so far apart as only the running program knows, whose elements are read without
     /// instructions, or registers for sums, that go into their addresses
     const APART: usize;
+    /// Whether it is a register by name
+    const IS_NAMED: bool;
 
     /// Zeros.
     fn zero() -> Self;
@@ -45,6 +47,7 @@ pub struct Lanes<T, const W: usize, const F: bool>([T; W]);
 impl<T: Element, const W: usize, const F: bool> Vector<T> for Lanes<T, W, F> {
     type One = T;
     const APART: usize = 6;
+    const IS_NAMED: bool = false;
 
     #[inline(always)]
     fn one(x: T) -> T {
@@ -117,6 +120,7 @@ macro_rules! registers {
         impl Vector<$t> for $name {
             type One = std::arch::x86_64::$register;
             const APART: usize = 12;
+            const IS_NAMED: bool = true;
 
             #[inline(always)]
             fn one(x: $t) -> Self::One {

@@ -14,7 +14,7 @@ use crate::multiversion;
 use crate::ops::attributes::ArgReduction;
 
 use super::combine::{Choice, Max, Min};
-use super::kernels::{BLOCK, STRETCH, fold_block, gather};
+use super::kernels::{BLOCK, STRETCH, behind, fold_block, gather};
 use super::{CHUNK, ReducePlan, SERIAL, moved_bytes, reduced_last, split};
 use crate::layout::Layout;
 use crate::memory::block_bytes;
@@ -137,7 +137,7 @@ multiversion! {
         for row in 0..rows {
             // SAFETY: by contract.
             unsafe {
-                let after = if row_stride == n as isize { (rows - 1 - row) * n } else { 0 };
+                let after = behind(row_stride, rows - 1 - row, n);
                 let x = x.wrapping_offset(row as isize * row_stride);
                 *out.add(row) = first_in_row::<A, F>(x, n, after) as i64;
             }

@@ -25,7 +25,7 @@ multiversion! {
         for row in 0..rows {
             // SAFETY: by contract; behind a row there are those that follow.
             unsafe {
-                let after = if row_stride == n as isize { (rows - 1 - row) * n } else { 0 };
+                let after = behind(row_stride, rows - 1 - row, n);
                 let x = x.wrapping_offset(row as isize * row_stride);
                 *out.add(row) = U::narrow(fold_row::<T, F>(x, (n, after), |x| x));
             }
@@ -141,6 +141,12 @@ multiversion! {
             unsafe { *out.add(i) = T::narrow(*x.add(i)) };
         }
     }
+}
+
+/// The elements that lie behind a row of `n`, of which `rows` follow.
+#[inline(always)]
+pub fn behind(row_stride: isize, rows: usize, n: usize) -> usize {
+    if row_stride == n as isize { rows * n } else { 0 }
 }
 
 /// `(x + shift)²`
