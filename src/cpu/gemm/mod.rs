@@ -384,16 +384,20 @@ impl<'a, T: Element> Job<'a, T> {
             Cut::Items(_) => (1, 1),
             Cut::Cells(high, wide) => (high, wide),
         };
-        let (a, b) = match self.path(m, n, self.a.depth.len().min(SPAN)) {
-            Path::Blocks(blocks) => {
-                let [packs_a, packs_b] = blocks.packs();
-                let strips = n.div_ceil(blocks.columns());
-                // Rows that are computed beside few columns are packed as columns.
-                let turns = !self.transposed && is_few(&self.kernels, [self.rows, self.columns]);
-                ((packs_a || turns).then_some(wide * strips), packs_b.then_some(high))
-            }
-            Path::Dot | Path::Row(..) | Path::Stream(_) | Path::Small(..) => (None, None),
+        let depth = self.a.depth.len().min(SPAN);
+        let blocks = match self.path(m, n, depth) {
+            Path::Blocks(blocks) => Some(blocks),
+            // Many rows might as well be packed: to write what a prologue computes takes longer.
+            Path::Small(..) if m * n * depth > TINY => Some(self.blocks((m, n, depth))),
+            Path::Dot | Path::Row(..) | Path::Stream(_) | Path::Small(..) => None,
         };
+        let (a, b) = blocks.map_or((None, None), |blocks| {
+            let [packs_a, packs_b] = blocks.packs();
+            let strips = n.div_ceil(blocks.columns());
+            // Rows that are computed beside few columns are packed as columns.
+            let turns = !self.transposed && is_few(&self.kernels, [self.rows, self.columns]);
+            ((packs_a || turns).then_some(wide * strips), packs_b.then_some(high))
+        });
         if self.transposed { [b, a] } else { [a, b] }
     }
 

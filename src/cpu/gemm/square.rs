@@ -130,7 +130,6 @@ pub mod v3 {
     use std::arch::x86_64::*;
 
     use super::{AHEAD, ROW, SQUARE, rest};
-    use crate::cpu::caches;
 
     /// The side of the squares of one register.
     const SIDE: usize = 8;
@@ -173,82 +172,53 @@ pub mod v3 {
         let mut sums = [0.0; ROW];
         // SAFETY: by contract.
         unsafe {
-            // A chain waits for its sums, so several run side by side, as far as lines of their rows
-            // have room in the L1 cache together.
-            let apart = (from[1] as isize).wrapping_sub(from[0] as isize);
-            let crowds = |squares: usize| n > AHEAD && caches::crowd(squares * SIDE, apart);
-            let sums_of = match (crowds(4), crowds(2)) {
-                (false, _) => sums_of::<4>,
-                (true, false) => sums_of::<2>,
-                (true, true) => sums_of::<1>,
-            };
-            sums_of(&mut sums, whole, a, step, from);
+            // Eight rows at a time: rows often lie such that no more have room in the L1 cache.
+            let halves = from.as_chunks::<SIDE>().0.iter();
+            for (from, to) in halves.zip(sums.as_chunks_mut::<SIDE>().0) {
+                let from = from.map(|p| p.cast());
+                let mut sum = _mm256_setzero_ps();
+                for at in (0..whole).step_by(SIDE) {
+                    for (k, column) in columns(&from, at).into_iter().enumerate() {
+                        let x = _mm256_set1_ps(*a.offset((at + k) as isize * step));
+                        sum = _mm256_fmadd_ps(x, _mm256_castsi256_ps(column), sum);
+                    }
+                }
+                _mm256_storeu_ps(to.as_mut_ptr(), sum);
+            }
             rest(&mut sums, whole..n, a, step, from);
         }
         sums
-    }
-
-    /// The sums of [`row`] over whole squares, `N` squares at a time.
-    ///
-    /// # Safety
-    /// As there.
-    #[target_feature(enable = "avx2,fma")]
-    #[inline]
-    unsafe fn sums_of<const N: usize>(
-        sums: &mut [f32; ROW],
-        whole: usize,
-        a: *const f32,
-        step: isize,
-        from: &[*const f32; ROW],
-    ) {
-        let squares = from.as_chunks::<SIDE>().0.chunks_exact(N);
-        for (from, to) in squares.zip(sums.as_chunks_mut::<SIDE>().0.chunks_exact_mut(N)) {
-            let mut sum = [_mm256_setzero_ps(); N];
-            for at in (0..whole).step_by(SIDE) {
-                for (sum, from) in sum.iter_mut().zip(from) {
-                    // SAFETY: by contract.
-                    unsafe {
-                        let columns = columns(&from.map(|p| p.cast()), at);
-                        for (k, column) in columns.into_iter().enumerate() {
-                            let x = _mm256_set1_ps(*a.offset((at + k) as isize * step));
-                            *sum = _mm256_fmadd_ps(x, _mm256_castsi256_ps(column), *sum);
-                        }
-                    }
-                }
-            }
-            for (to, sum) in to.iter_mut().zip(sum) {
-                // SAFETY: room for eight.
-                unsafe { _mm256_storeu_ps(to.as_mut_ptr(), sum) };
-            }
-        }
     }
 
     /// The columns of the square whose first column is element `at` of the rows.
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn columns(from: &[*const i32; SIDE], at: usize) -> [__m256i; SIDE] {
-        for from in from {
+        let mut rows = [_mm256_setzero_si256(); SIDE];
+        for (row, from) in rows.iter_mut().zip(from) {
             // A cache line is two squares wide.
             if at.is_multiple_of(2 * SIDE) {
                 _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at + 2 * AHEAD).cast());
             }
+            // SAFETY: the caller vouches for 8 elements from `at` on.
+            *row = unsafe { _mm256_loadu_si256(from.add(at).cast()) };
         }
-        // Four columns of row `r` and of row `r + 4` are one register from the start: halves that are
-        // read take no shuffle.
-        // SAFETY: the caller vouches for 8 elements from `at` on.
-        let half = |row: usize, at: usize| unsafe { _mm_loadu_si128(from[row].add(at).cast()) };
-        let mut out = [_mm256_setzero_si256(); SIDE];
-        for (q, out) in out.chunks_exact_mut(SIDE / 2).enumerate() {
-            let at = at + q * SIDE / 2;
-            let [a, b, c, d] =
-                std::array::from_fn(|r| _mm256_set_m128i(half(r + 4, at), half(r, at)));
-            // First pairs of rows are interleaved, then groups of four.
-            let low = [_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d)];
-            let high = [_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d)];
-            out[0] = _mm256_unpacklo_epi64(low[0], low[1]);
-            out[1] = _mm256_unpackhi_epi64(low[0], low[1]);
-            out[2] = _mm256_unpacklo_epi64(high[0], high[1]);
-            out[3] = _mm256_unpackhi_epi64(high[0], high[1]);
+        // In each half, first pairs of rows are interleaved, then groups of four. `fours[4 g + c]`
+        // holds column `4 q + c` of rows `4 g .. 4 g + 4` in half `q`.
+        let mut fours = [_mm256_setzero_si256(); SIDE];
+        for (fours, r) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
+            let low = [_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3])];
+            let high = [_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3])];
+            fours[0] = _mm256_unpacklo_epi64(low[0], low[1]);
+            fours[1] = _mm256_unpackhi_epi64(low[0], low[1]);
+            fours[2] = _mm256_unpacklo_epi64(high[0], high[1]);
+            fours[3] = _mm256_unpackhi_epi64(high[0], high[1]);
+        }
+        // Then the halves are transposed.
+        let mut out = rows;
+        for c in 0..4 {
+            out[c] = _mm256_permute2x128_si256::<0x20>(fours[c], fours[4 + c]);
+            out[4 + c] = _mm256_permute2x128_si256::<0x31>(fours[c], fours[4 + c]);
         }
         out
     }

@@ -90,7 +90,7 @@ impl<T: Element> Job<'_, T> {
     pub fn path(&self, m: usize, n: usize, depth: usize) -> Path<T> {
         let (a, b) = (direct(self.a), direct(self.b));
         if self.a.made.is_some() || self.b.made.is_some() || self.panels.is_some() {
-            return Path::Blocks(self.blocks(a, b, (m, n, depth)));
+            return Path::Blocks(self.blocks((m, n, depth)));
         }
         if let (1, 1, Some((_, 1)), Some((_, 1))) = (m, n, a, b) {
             return Path::Dot;
@@ -108,7 +108,7 @@ impl<T: Element> Job<'_, T> {
         // which may be short, or in a near cache, where tiles are faster; any count where preparing
         // blocks would take longer than the product.
         let (run, unit) = self.b.own.inner();
-        let blocks = self.blocks(a, b, (m, n, depth));
+        let blocks = self.blocks((m, n, depth));
         let rows = match b {
             Some(_) if m * n * depth <= TINY && !blocks.bare => m,
             Some(_) if n * depth * size_of::<T>() >= FAR => STREAM_ROWS,
@@ -120,12 +120,9 @@ impl<T: Element> Job<'_, T> {
         }
     }
 
-    fn blocks(
-        &self,
-        a: Option<(isize, isize)>,
-        b: Option<(isize, isize)>,
-        (m, n, depth): (usize, usize, usize),
-    ) -> Blocks {
+    /// The blocks of a rectangle of `m` rows and `n` columns, over `depth` steps of `k`.
+    pub fn blocks(&self, (m, n, depth): (usize, usize, usize)) -> Blocks {
+        let (a, b) = (direct(self.a), direct(self.b));
         let size = size_of::<T>();
         let (high, width) = (self.kernels.tiles[0].rows, self.kernels.width);
         // An operand that is read at most a few times, or fits the L1 cache, is read in place, and
