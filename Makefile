@@ -88,8 +88,8 @@ endif
 
 python-test: $(DONE)/built-test $(DONE)/digits ## Tests of what users see, doctests and documentation included
 	$(PYTEST)
-	WENGERT_CHECK=1 $(PYTEST) $(CHECKED:%=tests/test_%.py)
-	WENGERT_TEST_PENDING=1 $(PYTEST) $(PENDING:%=tests/test_%.py)
+	WENGERT_CHECK=1 WENGERT_JIT=always $(PYTEST) $(CHECKED:%=tests/test_%.py)
+	WENGERT_TEST_PENDING=1 WENGERT_JIT=always $(PYTEST) $(PENDING:%=tests/test_%.py)
 
 adapter: ## A driver to run shaders on, where one may be installed
 	tools/adapter.sh

@@ -41,6 +41,10 @@ pub static EAGER: Setting =
 /// The highest instruction set to use.
 pub static ISA: Setting =
     Setting { name: "WENGERT_ISA", allowed: Allowed::Words(&["base", "v3", "v4"]) };
+/// Whether elementwise programs on a CPU get machine code of their own: not at all, where that is
+/// worth it, or always.
+pub static JIT: Setting =
+    Setting { name: "WENGERT_JIT", allowed: Allowed::Words(&["off", "on", "always"]) };
 /// How many threads work on a job.
 pub static NUM_THREADS: Setting =
     Setting { name: "WENGERT_NUM_THREADS", allowed: Allowed::Count(1 << 12) };
@@ -66,7 +70,7 @@ pub static GPU_TIMEOUT: Setting =
     Setting { name: "WENGERT_GPU_TIMEOUT", allowed: Allowed::Count(1 << 20) };
 
 /// What the engine reads.
-static READ: [&Setting; 11] = [
+static READ: [&Setting; 12] = [
     &ADAPTER,
     &CACHE,
     &CHECK,
@@ -74,6 +78,7 @@ static READ: [&Setting; 11] = [
     &GPU_BUFFER,
     &GPU_TIMEOUT,
     &ISA,
+    &JIT,
     &NUM_THREADS,
     &POWER,
     &PRODUCTS,

@@ -18,6 +18,11 @@ mod execute;
 mod gemm;
 pub mod indexing;
 mod innermost;
+#[cfg(all(target_arch = "x86_64", unix))]
+mod jit;
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+#[path = "jit/none.rs"]
+mod jit;
 pub mod moves;
 pub mod nest;
 pub mod norm;

@@ -12,7 +12,7 @@ use super::elementwise::Elementwise;
 use crate::dtype::DType;
 
 /// An op of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementOp {
     /// One of the table
     Map(&'static Elementwise),
@@ -31,11 +31,11 @@ impl ElementOp {
 }
 
 /// A value of a program, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value(pub u16);
 
 /// One op on values that are there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Instruction {
     /// The op
     pub op: ElementOp,
@@ -46,7 +46,7 @@ pub struct Instruction {
 }
 
 /// Elementwise ops as one program.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ElementProgram {
     arrays: SmallVec<[DType; 4]>,
     numbers: SmallVec<[DType; 4]>,

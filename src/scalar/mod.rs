@@ -29,6 +29,7 @@ mod register;
 mod special;
 #[cfg(test)]
 mod tests;
+pub mod trace;
 mod trigonometric;
 pub mod wgsl;
 

@@ -245,6 +245,7 @@ unsafe fn map_blocks(op: &Elementwise, kernel: TileKernel, args: &[MapOperand], 
         register_count: args.len() + 1,
         width: out.dtype.compute().size(),
         chain,
+        generated: None,
     };
     for arg in args {
         let dtype = match *arg {

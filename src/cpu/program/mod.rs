@@ -5,7 +5,9 @@
 //! fused program, its ops one by one, and any cut into tiles give the same bits.
 
 mod chain;
+mod generated;
 mod map;
+mod number;
 mod part;
 #[cfg(test)]
 mod tests;
@@ -13,14 +15,16 @@ mod unplaced;
 
 use std::cell::Cell;
 use std::ops::Range;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::array::Array;
 use crate::cpu::convert::{load_block, store_block};
+use crate::cpu::jit::Code;
 use crate::cpu::moves::{Place, is_dense};
 use crate::cpu::nest::{Block, Nest};
-use crate::dtype::{Compute, DType, Scalar, Width};
+use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides, row_major};
 use crate::ops::element::{ElementOp, ElementProgram};
@@ -30,8 +34,11 @@ use crate::threads;
 use crate::tile::{self, TILE, TileKernel};
 
 use chain::Chain;
+use generated::Generated;
 pub(super) use map::map_memory;
 pub use map::{MapOperand, map};
+pub use number::register_bits;
+pub(in crate::cpu) use number::splat;
 pub use part::{Matrix, run_part};
 pub use unplaced::Unplaced;
 
@@ -87,6 +94,8 @@ pub struct Program {
     width: usize,
     /// The same as steps on one value, if it is that.
     chain: Option<Chain>,
+    /// The same as machine code, if it is one that may have it.
+    generated: Option<Arc<Generated>>,
 }
 
 /// Collects the instructions of a program.
@@ -125,7 +134,8 @@ impl Program {
             }
         }
         let results: SmallVec<[Value; 2]> = program.results().iter().map(|x| Value(x.0)).collect();
-        Ok(Program { chain: Chain::of(program), ..builder.finish(&results) })
+        let (chain, generated) = (Chain::of(program), Generated::of(program));
+        Ok(Program { chain, generated, ..builder.finish(&results) })
     }
 }
 
@@ -141,6 +151,7 @@ impl Builder {
             register_count: 0,
             width: 1,
             chain: None,
+            generated: None,
         };
         Builder { program, dtypes: inputs.iter().chain(scalars).copied().collect() }
     }
@@ -262,6 +273,11 @@ impl Program {
         self.outputs.iter().map(|&(_, dtype)| dtype)
     }
 
+    /// The machine code for a run over so many elements, if there is any.
+    fn code(&self, count: usize) -> Option<&Code> {
+        self.generated.as_ref()?.code(count)
+    }
+
     /// The count of instructions.
     pub fn instructions(&self) -> usize {
         self.instrs.len()
@@ -303,6 +319,7 @@ struct Run<'a> {
     inputs: &'a [Port],
     outputs: &'a [Port],
     scalars: &'a [u64],
+    code: Option<&'a Code>,
 }
 
 // SAFETY: threads work on different blocks, and outputs are written by whoever works on the block.
@@ -363,7 +380,9 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
             });
         }
     }
-    let run = Run { program, nest: &nest, inputs: &sources, outputs: &targets, scalars: &numbers };
+    let code = program.code(count);
+    let (inputs, outputs, scalars) = (&sources[..], &targets[..], &numbers[..]);
+    let run = Run { program, nest: &nest, inputs, outputs, scalars, code };
     split(nest.blocks(), work, 1, |range| run.blocks(range));
 }
 
@@ -440,7 +459,10 @@ impl Run<'_> {
     /// Works on a range of blocks.
     fn blocks(&self, range: Range<usize>) {
         let size = (self.nest.most() * self.program.width).next_multiple_of(64);
-        with_scratch(self.program.register_count * size, |scratch| {
+        let registers = self.program.register_count * size;
+        let spilled = self.code.map_or(0, Code::spilled);
+        with_scratch(registers + spilled, |scratch| {
+            let spilled = scratch.wrapping_add(registers);
             let home =
                 |value: usize| scratch.wrapping_add(self.program.registers[value] as usize * size);
             let mut places: SmallVec<[*mut u8; 16]> = SmallVec::new();
@@ -455,7 +477,7 @@ impl Run<'_> {
             }
             self.nest.visit(range, |block| {
                 // SAFETY: places are registers or blocks of the operands; scratch is this thread's.
-                unsafe { self.block(&block, &mut places, home) }
+                unsafe { self.block(&block, &mut places, home, spilled) }
             });
             if self.outputs.iter().any(|port| port.streams) {
                 stream_fence();
@@ -466,8 +488,15 @@ impl Run<'_> {
     /// Loads, computes and stores one block. `places` has the address of each value.
     ///
     /// # Safety
-    /// `home` gives each value a register of its own as long as it lives.
-    unsafe fn block(&self, block: &Block, places: &mut [*mut u8], home: impl Fn(usize) -> *mut u8) {
+    /// `home` gives each value a register of its own as long as it lives; `spilled` is memory for
+    /// the code.
+    unsafe fn block(
+        &self,
+        block: &Block,
+        places: &mut [*mut u8],
+        home: impl Fn(usize) -> *mut u8,
+        spilled: *mut u8,
+    ) {
         let &Block { rows, cols, offsets } = block;
         let n = rows * cols;
         let (from, to) = offsets.split_at(self.inputs.len());
@@ -493,15 +522,9 @@ impl Run<'_> {
                 let value = self.program.outputs[j].0 as usize;
                 places[value] = if dense(port) { port.at(to[j]).ptr } else { home(value) };
             }
-            let first_result = self.program.registers.len() - self.program.instrs.len();
-            for (i, instr) in self.program.instrs.iter().enumerate() {
-                let dst = places[first_result + i];
-                let [a, b, c] = instr.args;
-                let at = |x: u16| places[x as usize].cast_const();
-                (instr.kernel)(dst, &[at(a), at(b), at(c)], n);
-                if let Some(round) = instr.round {
-                    round(dst, &[dst.cast_const(); 3], n);
-                }
+            match self.code {
+                Some(code) => self.program.generate(code, places, self.scalars, n, spilled),
+                None => self.program.interpret(places, n),
             }
             for (j, port) in self.outputs.iter().enumerate().filter(|(_, port)| !dense(port)) {
                 let value = places[self.program.outputs[j].0 as usize].cast_const();
@@ -519,52 +542,32 @@ impl Run<'_> {
     }
 }
 
+impl Program {
+    /// Runs the instructions on tiles: `places` has the address of each value.
+    ///
+    /// # Safety
+    /// The places of inputs, scalars and results are those of `n` elements; a result may lie in the
+    /// place of a value that nobody reads any more.
+    unsafe fn interpret(&self, places: &[*mut u8], n: usize) {
+        let first_result = self.registers.len() - self.instrs.len();
+        for (i, instr) in self.instrs.iter().enumerate() {
+            let dst = places[first_result + i];
+            let at = |x: u16| places[x as usize].cast_const();
+            // SAFETY: as the caller's.
+            unsafe {
+                (instr.kernel)(dst, &instr.args.map(at), n);
+                if let Some(round) = instr.round {
+                    round(dst, &[dst.cast_const(); 3], n);
+                }
+            }
+        }
+    }
+}
+
 /// Whether memory form and register form differ.
 #[inline]
 fn is_narrow(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::F16 | DType::BF16)
-}
-
-/// The bits of a number in register form, rounded to its dtype.
-#[inline]
-pub fn register_bits(x: Scalar, dtype: DType) -> u64 {
-    match (x, dtype) {
-        (Scalar::Float(x), DType::F32) => (x as f32).to_bits().into(),
-        (Scalar::Float(x), DType::F64) => x.to_bits(),
-        (Scalar::Int(i), DType::F32) => (i as f32).to_bits().into(),
-        (Scalar::Int(i), DType::I64) => i as u64,
-        _ => converted_bits(x, dtype),
-    }
-}
-
-fn converted_bits(x: Scalar, dtype: DType) -> u64 {
-    let from = match x {
-        Scalar::Bool(_) | Scalar::Int(_) => Compute::I64,
-        Scalar::Uint(_) => Compute::U64,
-        Scalar::Float(_) => Compute::F64,
-    };
-    let (bits, mut out) = (x.register_bits(from), 0u64);
-    let arg = (&raw const bits).cast::<u8>();
-    // SAFETY: one element of at most eight bytes on either side.
-    unsafe { tile::cast(from, dtype)((&raw mut out).cast(), &[arg; 3], 1) };
-    out
-}
-
-/// Fills `n` elements with the same bits.
-///
-/// # Safety
-/// `dst` is valid for `n` elements and aligned to them.
-#[inline]
-pub(in crate::cpu) unsafe fn splat(dst: *mut u8, bits: u64, width: Width, n: usize) {
-    // SAFETY: as the caller's.
-    unsafe {
-        match width {
-            Width::B1 => dst.write_bytes(bits as u8, n),
-            Width::B2 => std::slice::from_raw_parts_mut(dst.cast::<u16>(), n).fill(bits as u16),
-            Width::B4 => std::slice::from_raw_parts_mut(dst.cast::<u32>(), n).fill(bits as u32),
-            Width::B8 => std::slice::from_raw_parts_mut(dst.cast::<u64>(), n).fill(bits),
-        }
-    }
 }
 
 /// Calls `f` for ranges that cover `0..count`, each a multiple of `unit` long except the last: in

@@ -59,6 +59,7 @@ pub unsafe fn run_part(
     let shares = |j: usize, k: usize| outputs[j].ptr == inputs[k].ptr;
     let ports = program.ports(&nest, inputs.iter().map(side), outputs.iter().map(side), shares);
     let (inputs, outputs) = (&ports.inputs[..], &ports.outputs[..]);
-    let run = Run { program, nest: &nest, inputs, outputs, scalars };
+    let code = program.code(rows * cols);
+    let run = Run { program, nest: &nest, inputs, outputs, scalars, code };
     run.blocks(0..nest.blocks());
 }

@@ -12,6 +12,8 @@ use crate::shape::Shape;
 pub struct Unplaced {
     nest: Nest,
     ports: Ports,
+    /// The elements of a run
+    count: usize,
 }
 
 // SAFETY: the ports have no addresses until a run fills a copy of them in.
@@ -40,7 +42,7 @@ impl Unplaced {
         let nowhere = std::ptr::null_mut();
         let inputs = inputs.iter().map(|&(dtype, _)| (nowhere, dtype));
         let ports = program.ports(&nest, inputs, outputs.iter().map(|&y| (nowhere, y)), shares);
-        Some(Unplaced { nest, ports })
+        Some(Unplaced { nest, ports, count })
     }
 
     /// Runs the program that was prepared, with scalars as register bits.
@@ -61,8 +63,8 @@ impl Unplaced {
         let Ports { inputs: mut sources, outputs: mut targets } = self.ports.clone();
         sources.iter_mut().zip(inputs).for_each(|(port, &ptr)| port.ptr = ptr);
         targets.iter_mut().zip(outputs).for_each(|(port, &ptr)| port.ptr = ptr);
-        let nest = &self.nest;
-        Run { program, nest, inputs: &sources, outputs: &targets, scalars }
+        let (nest, code) = (&self.nest, program.code(self.count));
+        Run { program, nest, inputs: &sources, outputs: &targets, scalars, code }
             .blocks(0..nest.blocks());
     }
 }

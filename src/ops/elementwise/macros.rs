@@ -135,23 +135,25 @@ macro_rules! elementwise {
         }
     };
 
-    // The instances of a clause: which register and WGSL types its class covers.
+    // The instances of a clause: which register types, WGSL types and lanes its class covers.
     (@instance Float $xs:tt $want:ident) => {
-        elementwise!(@match $xs $want [F32 f32, F64 f64] [F32 f32])
+        elementwise!(@match $xs $want [F32 f32, F64 f64] [F32 f32] [F32 f32])
     };
     (@instance Int $xs:tt $want:ident) => {
         elementwise!(@match $xs $want [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>]
-            [I32 i32, U32 u32, I64 i64, U64 u64])
+            [I32 i32, U32 u32, I64 i64, U64 u64] [])
     };
     (@instance Numeric $xs:tt $want:ident) => {
         elementwise!(@match $xs $want
             [I32 W<i32>, I64 W<i64>, U32 W<u32>, U64 W<u64>, F32 f32, F64 f64]
-            [F32 f32, I32 i32, U32 u32, I64 i64, U64 u64])
+            [F32 f32, I32 i32, U32 u32, I64 i64, U64 u64] [F32 f32])
     };
     (@instance Bool $xs:tt $want:ident) => {
-        elementwise!(@match $xs $want [Bool bool] [Bool bool])
+        elementwise!(@match $xs $want [Bool bool] [Bool bool] [Bool bool])
     };
-    (@match $xs:tt $want:ident [$($compute:ident $t:ty),+] [$($text:ident $word:ident),+]) => {
+    (@match $xs:tt $want:ident [$($compute:ident $t:ty),+] [$($text:ident $word:ident),+]
+        [$($lane:ident $traced:ident),*]
+    ) => {
         match $want {
             $(Want::Kernel($crate::dtype::Compute::$compute) =>
                 Some(Instance::Kernel(elementwise!(@kernel $xs $t))),
@@ -159,6 +161,8 @@ macro_rules! elementwise {
                 Some(Instance::Element(elementwise!(@element $xs $t))),)+
             $(Want::Text($crate::scalar::wgsl::WgslType::$text) =>
                 Some(elementwise!(@print $xs $word)),)+
+            $(Want::Trace($crate::dtype::Compute::$lane) =>
+                Some(Instance::Trace(elementwise!(@trace $xs $traced))),)*
             _ => None,
         }
     };
@@ -180,6 +184,15 @@ macro_rules! elementwise {
     };
     (@print ($c:ident, $a:ident, $b:ident) $t:ident) => {
         $crate::ops::elementwise::text::print3::<F, $t>()
+    };
+    (@trace ($a:ident) $t:ident) => {
+        $crate::ops::elementwise::traced::trace1::<F, $t>()
+    };
+    (@trace ($a:ident, $b:ident) $t:ident) => {
+        $crate::ops::elementwise::traced::trace2::<F, $t>()
+    };
+    (@trace ($c:ident, $a:ident, $b:ident) $t:ident) => {
+        $crate::ops::elementwise::traced::trace3::<F, $t>()
     };
 
     (@condition ($a:ident)) => { false };

@@ -21,6 +21,7 @@ use crate::small::small;
 use crate::tile::TileKernel;
 use element::ElementFn;
 use text::Text;
+use traced::TraceFn;
 
 #[macro_use]
 mod macros;
@@ -31,6 +32,7 @@ pub mod comparison;
 pub mod element;
 pub mod exponential;
 pub mod text;
+pub mod traced;
 pub mod trigonometric;
 
 /// Every elementwise op, file by file.
@@ -138,6 +140,14 @@ impl Elementwise {
     pub fn text(&self, ty: WgslType) -> Option<Text> {
         match (self.instance)(Want::Text(ty)) {
             Some(Instance::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The formula as single operations on lanes of a register type.
+    pub fn trace(&self, compute: Compute) -> Option<TraceFn> {
+        match (self.instance)(Want::Trace(compute)) {
+            Some(Instance::Trace(trace)) => Some(trace),
             _ => None,
         }
     }
@@ -299,6 +309,8 @@ pub enum Want {
     Element(Compute),
     /// The text for a WGSL type
     Text(WgslType),
+    /// The operations for a register type
+    Trace(Compute),
 }
 
 /// One instance of a formula.
@@ -309,4 +321,6 @@ pub enum Instance {
     Element(ElementFn),
     /// The WGSL text
     Text(Text),
+    /// The function that notes the operations
+    Trace(TraceFn),
 }

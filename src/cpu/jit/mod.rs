@@ -1,0 +1,120 @@
+//! Machine code for elementwise programs on float32, made while the program runs.
+//!
+//! Interpreted over tiles, every op of a program reads and writes the L1 cache; here a few vectors go
+//! through all ops in registers. The ops' own formulas say what they do
+//! ([`trace`](crate::scalar::trace)), so nothing is declared a second time. Promises: the bits of the
+//! interpreter, on which the code is tried before it is used; a program that is not all float32 (and
+//! truth values between its ops), or has an op without a trace, has no code; elements for which a
+//! formula does not hold are left to the interpreter; memory is never writable and executable at
+//! once, and a system that gives none for code runs everything interpreted.
+
+mod memory;
+mod registers;
+mod x86;
+
+use crate::dtype::DType;
+use crate::ops::element::{ElementOp, ElementProgram};
+use crate::scalar::trace::{self, Id, Operation, Trace, Value};
+use memory::Executable;
+
+/// Bytes of each operand that are worked on at once.
+pub use registers::STEP;
+
+/// `(addresses, from, until, numbers, spilled)` in bytes of each operand; returns how far it came.
+type Entry = unsafe extern "sysv64" fn(*const *mut u8, usize, usize, *const u64, *mut u8) -> usize;
+
+/// Machine code of a program.
+pub struct Code {
+    pages: Executable,
+    entry: usize,
+    spilled: usize,
+}
+
+/// Fewer instructions than this are as fast over tiles.
+const FEWEST: usize = 2;
+/// The most operands and instructions of a program with code.
+const MOST: usize = 256;
+
+/// Whether a program may have code, as far as its dtypes say.
+pub fn is_eligible(program: &ElementProgram) -> bool {
+    let is_single = |dtype: DType| dtype == DType::F32;
+    let instructions = program.instructions();
+    (FEWEST..=MOST).contains(&instructions.len())
+        && program.first_result() + program.results().len() <= MOST
+        && program.arrays().iter().chain(program.numbers()).all(|&x| is_single(x))
+        && program.results().iter().all(|x| x.0 as usize >= program.first_result())
+        && program.dtypes().all(is_single)
+        && instructions.iter().all(|x| is_single(x.dtype) || x.dtype == DType::Bool)
+}
+
+/// The operations of a program, and which values its results are.
+fn traced(program: &ElementProgram) -> Option<(Vec<Id>, Trace)> {
+    let (results, trace) = trace::record(|| {
+        let arrays = (0..program.arrays().len() as u16).map(Value::input);
+        let numbers = (0..program.numbers().len() as u16).map(Value::number);
+        let mut values: Vec<Value> = arrays.chain(numbers).collect();
+        for instruction in program.instructions() {
+            let mut args = [*values.first()?; 3];
+            for (arg, x) in args.iter_mut().zip(&instruction.args) {
+                *arg = values[x.0 as usize];
+            }
+            values.push(match instruction.op {
+                ElementOp::Map(def) => {
+                    let compute = instruction.computes_in(program).compute();
+                    def.trace(compute)?(&args)
+                }
+                ElementOp::Cast => match (args[0].is_mask(), instruction.dtype) {
+                    (true, DType::F32) => args[0].of_mask(),
+                    _ => return None,
+                },
+            });
+        }
+        let results = program.results().iter().map(|x| values[x.0 as usize]);
+        let results = results.map(|x| (!x.is_mask()).then_some(x.id()));
+        results.collect::<Option<Vec<Id>>>()
+    })?;
+    let results = results?;
+    // A result may lie in the place of an input: no result is read from there after another is
+    // written.
+    let is_input = |&id: &Id| matches!(trace.operations[id as usize], Operation::Input(_));
+    (!results.iter().any(is_input)).then_some((results, trace))
+}
+
+impl Code {
+    /// The code of an [eligible](is_eligible) program, if each of its ops has a trace.
+    pub fn of(program: &ElementProgram) -> Option<Code> {
+        let (results, trace) = traced(program)?;
+        let emitted = registers::emit(&trace, program.arrays().len(), &results);
+        let pages = Executable::new(&emitted.bytes)?;
+        Some(Code { pages, entry: emitted.entry, spilled: emitted.spilled })
+    }
+
+    /// Bytes of memory that a run needs for values without a register.
+    pub fn spilled(&self) -> usize {
+        self.spilled
+    }
+
+    /// Works on elements from one to another, whole [steps](STEP), and returns the element before
+    /// which it stopped: where a formula does not hold for one that follows, or at the end.
+    ///
+    /// # Safety
+    /// `addresses` has those of the inputs and then of the results, of so many elements each; a
+    /// result may lie in the place of an input, and otherwise overlaps none. `numbers` has one entry
+    /// for each number, `spilled` as many bytes as [`Code::spilled`] says. The processor has AVX2
+    /// and fused multiply-adds.
+    pub unsafe fn run(
+        &self,
+        addresses: &[*mut u8],
+        (from, until): (usize, usize),
+        numbers: &[u64],
+        spilled: *mut u8,
+    ) -> usize {
+        const ELEMENT: usize = size_of::<f32>();
+        debug_assert!((until - from) * ELEMENT % STEP == 0);
+        // SAFETY: at that place is code that was made for this type of function.
+        let entry: Entry = unsafe { std::mem::transmute(self.pages.at(self.entry)) };
+        let range = (from * ELEMENT, until * ELEMENT);
+        // SAFETY: as the caller's; the code reads and writes the elements of that range alone.
+        unsafe { entry(addresses.as_ptr(), range.0, range.1, numbers.as_ptr(), spilled) / ELEMENT }
+    }
+}
