@@ -110,7 +110,7 @@ impl Code {
         spilled: *mut u8,
     ) -> usize {
         const ELEMENT: usize = size_of::<f32>();
-        debug_assert!((until - from) * ELEMENT % STEP == 0);
+        debug_assert!(((until - from) * ELEMENT).is_multiple_of(STEP));
         // SAFETY: at that place is code that was made for this type of function.
         let entry: Entry = unsafe { std::mem::transmute(self.pages.at(self.entry)) };
         let range = (from * ELEMENT, until * ELEMENT);

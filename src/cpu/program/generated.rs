@@ -153,7 +153,7 @@ impl Program {
         n: usize,
         spilled: *mut u8,
     ) {
-        if n < LEAST && n % STEP != 0 {
+        if n < LEAST && !n.is_multiple_of(STEP) {
             // SAFETY: as the caller's.
             return unsafe { self.interpret(places, n) };
         }
