@@ -121,6 +121,7 @@ def test_code_has_the_bits_of_the_interpreter(interpreted, choice):
     assert len(found) == 2 * len(PROGRAMS) * len(SIZES)
     assert found == want
     has_code = sys.platform == "linux" and "v3" in wg._core._instruction_sets()
+    has_code &= os.environ.get("WENGERT_ISA") != "base"
     if has_code and choice == "always":
         # Otherwise the interpreter was compared with itself.
         assert made - others >= len(PROGRAMS)
