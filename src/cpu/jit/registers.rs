@@ -289,7 +289,7 @@ impl Emitter<'_> {
 
     /// The register of a result, which may be that of an operand that dies.
     fn result(&mut self, name: Name, operands: &[Name], kept: &[Register]) -> Register {
-        let dying = operands.iter().copied().filter(|&x| self.dies(x) && x != name);
+        let dying = operands.iter().copied().filter(|&x| self.dies(x));
         let dying: Vec<Name> = dying.collect();
         dying.into_iter().for_each(|x| self.drop_register(x));
         // What dies is overwritten by the instruction that reads it.
@@ -329,11 +329,11 @@ impl Emitter<'_> {
                 }
             }
             Operation::Binary(op, x, y) => {
-                let (opcode, byte) = instruction(op);
+                let (opcode, byte, commutes) = instruction(op);
                 // Of two NaNs the first is the result, so only a constant changes places.
                 let is_constant =
                     |x: Id| matches!(self.operations[x as usize], Operation::Constant(_));
-                let (x, y) = match is_constant(x) && commutes(op) {
+                let (x, y) = match is_constant(x) && commutes {
                     true => (y, x),
                     false => (x, y),
                 };
@@ -427,55 +427,29 @@ fn kept(sources: &[Source]) -> Vec<Register> {
     sources.iter().filter_map(register).collect()
 }
 
-/// The instruction of an operation, and the byte at its end.
-fn instruction(op: Binary) -> (Opcode, Option<u8>) {
+/// The instruction of an operation, the byte at its end, and whether its operands may change places.
+fn instruction(op: Binary) -> (Opcode, Option<u8>, bool) {
     match op {
-        Binary::Add => (Opcode::ADD, None),
-        Binary::Subtract => (Opcode::SUBTRACT, None),
-        Binary::Multiply => (Opcode::MULTIPLY, None),
-        Binary::Divide => (Opcode::DIVIDE, None),
-        Binary::Smaller => (Opcode::SMALLER, None),
-        Binary::Larger => (Opcode::LARGER, None),
+        Binary::Add => (Opcode::ADD, None, true),
+        Binary::Subtract => (Opcode::SUBTRACT, None, false),
+        Binary::Multiply => (Opcode::MULTIPLY, None, true),
+        Binary::Divide => (Opcode::DIVIDE, None, false),
+        Binary::Smaller => (Opcode::SMALLER, None, false),
+        Binary::Larger => (Opcode::LARGER, None, false),
         // Comparisons that report nothing of quiet NaNs.
-        Binary::Less => (Opcode::COMPARE, Some(0x11)),
-        Binary::LessOrEqual => (Opcode::COMPARE, Some(0x12)),
-        Binary::Equal => (Opcode::COMPARE, Some(0x00)),
-        Binary::Unordered => (Opcode::COMPARE, Some(0x03)),
-        Binary::And => (Opcode::AND, None),
-        Binary::Or => (Opcode::OR, None),
-        Binary::Xor => (Opcode::XOR, None),
-        Binary::AddWhole => (Opcode::ADD_WHOLE, None),
-        Binary::SubtractWhole => (Opcode::SUBTRACT_WHOLE, None),
-        Binary::MultiplyWhole => (Opcode::MULTIPLY_WHOLE, None),
-        Binary::SmallerWhole => (Opcode::SMALLER_WHOLE, None),
-        Binary::LargerWhole => (Opcode::LARGER_WHOLE, None),
-        Binary::EqualWhole => (Opcode::EQUAL_WHOLE, None),
-        Binary::MoreWhole => (Opcode::MORE_WHOLE, None),
-    }
-}
-
-/// Whether the operands of an operation may change places.
-fn commutes(op: Binary) -> bool {
-    match op {
-        Binary::Add
-        | Binary::Multiply
-        | Binary::Equal
-        | Binary::Unordered
-        | Binary::And
-        | Binary::Or
-        | Binary::Xor
-        | Binary::AddWhole
-        | Binary::MultiplyWhole
-        | Binary::SmallerWhole
-        | Binary::LargerWhole
-        | Binary::EqualWhole => true,
-        Binary::Subtract
-        | Binary::Divide
-        | Binary::Smaller
-        | Binary::Larger
-        | Binary::Less
-        | Binary::LessOrEqual
-        | Binary::SubtractWhole
-        | Binary::MoreWhole => false,
+        Binary::Less => (Opcode::COMPARE, Some(0x11), false),
+        Binary::LessOrEqual => (Opcode::COMPARE, Some(0x12), false),
+        Binary::Equal => (Opcode::COMPARE, Some(0x00), true),
+        Binary::Unordered => (Opcode::COMPARE, Some(0x03), true),
+        Binary::And => (Opcode::AND, None, true),
+        Binary::Or => (Opcode::OR, None, true),
+        Binary::Xor => (Opcode::XOR, None, true),
+        Binary::AddWhole => (Opcode::ADD_WHOLE, None, true),
+        Binary::SubtractWhole => (Opcode::SUBTRACT_WHOLE, None, false),
+        Binary::MultiplyWhole => (Opcode::MULTIPLY_WHOLE, None, true),
+        Binary::SmallerWhole => (Opcode::SMALLER_WHOLE, None, true),
+        Binary::LargerWhole => (Opcode::LARGER_WHOLE, None, true),
+        Binary::EqualWhole => (Opcode::EQUAL_WHOLE, None, true),
+        Binary::MoreWhole => (Opcode::MORE_WHOLE, None, false),
     }
 }

@@ -41,14 +41,16 @@ enum Policy {
 
 /// With registers of 512 bits the interpreter is as fast for chains that were measured.
 fn policy() -> Policy {
-    static POLICY: Lazy<Policy> = Lazy::new(|| {
-        let is_possible = cfg!(all(target_arch = "x86_64", unix, not(miri))) && isa() >= Isa::V3;
-        match settings::JIT.value().as_deref() {
-            _ if !is_possible => Policy::Never,
-            Some("off") => Policy::Never,
-            Some("always") => Policy::Always,
-            _ if isa() == Isa::V3 => Policy::Worth,
-            _ => Policy::Never,
+    static POLICY: Lazy<Policy> = Lazy::new(|| match settings::JIT.value().as_deref() {
+        _ if cfg!(miri) || isa() < Isa::V3 => Policy::Never,
+        Some("always") => Policy::Always,
+        Some("off") => Policy::Never,
+        _ => {
+            if isa() == Isa::V3 {
+                Policy::Worth
+            } else {
+                Policy::Never
+            }
         }
     });
     *POLICY
@@ -98,36 +100,40 @@ impl Generated {
     /// Whether the code gives what the interpreter does, on elements of all kinds.
     fn is_right(&self, code: &Code) -> bool {
         let Ok(program) = Program::lower(&self.source) else { return false };
-        is_same(&program, code)
+        let (is_same, steps) = compare(&program, code);
+        is_same && steps > 0
     }
 }
 
 /// Elements that code works on at once.
 const STEP: usize = jit::STEP / size_of::<f32>();
-/// Elements of a trial: several steps.
-const TRIED: usize = 8 * STEP;
+/// Steps and elements of a trial.
+const STEPS: usize = 16;
+const TRIED: usize = STEPS * STEP;
 
-fn is_same(program: &Program, code: &Code) -> bool {
+/// Whether code gives the bits of the interpreter in each step that it does not leave to it, and how
+/// many these are.
+fn compare(program: &Program, code: &Code) -> (bool, usize) {
     let inputs: Vec<Vec<f32>> = (0..program.inputs.len()).map(samples).collect();
     let numbers: Vec<u64> =
         (0..program.scalars.len()).map(|k| (0.75 * k as f32 - 0.5).to_bits().into()).collect();
-    let interpreted = program.tried(&inputs, &numbers, None);
-    let generated = program.tried(&inputs, &numbers, Some(code));
-    let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-    interpreted.iter().flatten().zip(generated.iter().flatten()).all(is_same)
+    let (want, _) = program.trial(&inputs, &numbers, None);
+    let (got, done) = program.trial(&inputs, &numbers, Some(code));
+    let is_same = |x: f32, y: f32| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
+    let mut elements = done.iter().flat_map(|k| k * STEP..(k + 1) * STEP);
+    let is_same = elements.all(|i| want.iter().zip(&got).all(|(x, y)| is_same(x[i], y[i])));
+    (is_same, done.len())
 }
 
-/// Elements of both signs and many sizes, zeros, infinities, NaN and numbers that are not normal.
+/// Elements of both signs and many sizes; in the second half of the steps one of each is a zero, an
+/// infinity, NaN, very large or not normal.
 fn samples(k: usize) -> Vec<f32> {
     let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-41, 3e38, -87.5];
+    let sizes = [1.0, 0.01, 3.0, 0.3];
     (0..TRIED)
-        .map(|i| match i {
-            // The first steps have moderate elements alone, so that code goes through them.
-            _ if i < TRIED / 2 || i % 5 > 0 => {
-                let x = ((i * 37 + k * 11) % 101) as f32 * 0.083 - 4.1;
-                x * [1.0, 0.01, 1.0, 3.0][(i / 7 + k) % 4]
-            }
-            _ => special[(i / 5 + 3 * k) % special.len()],
+        .map(|i| match (i / STEP).checked_sub(STEPS / 2) {
+            Some(step) if i % STEP == (3 * k + step) % STEP => special[(step + k) % special.len()],
+            _ => (((i * 37 + k * 11) % 101) as f32 * 0.083 - 4.1) * sizes[i / STEP % sizes.len()],
         })
         .collect()
 }
@@ -157,9 +163,7 @@ impl Program {
             // SAFETY: as the caller's.
             return unsafe { self.interpret(places, n) };
         }
-        let results = self.outputs.iter().map(|&(x, _)| places[x as usize]);
-        let operands = places[..self.inputs.len()].iter().copied().chain(results);
-        let addresses: SmallVec<[*mut u8; 8]> = operands.collect();
+        let addresses = self.addresses(places);
         let mut moved: SmallVec<[*mut u8; 16]> = SmallVec::new();
         let (first, whole) = (self.inputs.len(), n / STEP * STEP);
         let (mut at, mut stops) = (0, 0);
@@ -190,8 +194,13 @@ impl Program {
         }
     }
 
-    /// The results of a trial, by code or interpreted.
-    fn tried(&self, inputs: &[Vec<f32>], numbers: &[u64], code: Option<&Code>) -> Vec<Vec<f32>> {
+    /// The results of a trial, interpreted or by code, and the steps that the code did.
+    fn trial(
+        &self,
+        inputs: &[Vec<f32>],
+        numbers: &[u64],
+        code: Option<&Code>,
+    ) -> (Vec<Vec<f32>>, Vec<usize>) {
         let mut tiles = vec![[0.0f32; TRIED]; self.registers.len()];
         let scalars = inputs.len()..inputs.len() + numbers.len();
         for (tile, x) in tiles.iter_mut().zip(inputs) {
@@ -201,17 +210,28 @@ impl Program {
             tile.fill(f32::from_bits(bits as u32));
         }
         let places: Vec<*mut u8> = tiles.iter_mut().map(|tile| tile.as_mut_ptr().cast()).collect();
-        let mut spilled = vec![0u64; code.map_or(0, Code::spilled) / size_of::<u64>()];
+        let mut done = Vec::new();
         // SAFETY: each value has a tile of its own, of as many elements; so has what is spilled.
         unsafe {
             match code {
                 Some(code) => {
-                    self.generate(code, &places, numbers, TRIED, spilled.as_mut_ptr().cast())
+                    let mut spilled = vec![0u64; code.spilled() / size_of::<u64>()];
+                    let (addresses, spilled) = (self.addresses(&places), spilled.as_mut_ptr());
+                    done.extend((0..STEPS).filter(|k| {
+                        let range = (k * STEP, (k + 1) * STEP);
+                        code.run(&addresses, range, numbers, spilled.cast()) == range.1
+                    }));
                 }
                 None => self.interpret(&places, TRIED),
             }
         }
-        self.outputs.iter().map(|&(x, _)| tiles[x as usize].to_vec()).collect()
+        (self.outputs.iter().map(|&(x, _)| tiles[x as usize].to_vec()).collect(), done)
+    }
+
+    /// The addresses that code takes, of those of all values: inputs, then results.
+    fn addresses(&self, places: &[*mut u8]) -> SmallVec<[*mut u8; 8]> {
+        let results = self.outputs.iter().map(|&(x, _)| places[x as usize]);
+        places[..self.inputs.len()].iter().copied().chain(results).collect()
     }
 }
 
@@ -244,8 +264,9 @@ mod tests {
         assert!(is_eligible(program), "{}", program.names());
         let Some(code) = Code::of(program) else { return false };
         let lowered = Program::lower(program).unwrap();
-        assert!(is_same(&lowered, &code), "{}", program.names());
-        true
+        let (is_same, steps) = compare(&lowered, &code);
+        assert!(is_same, "{}", program.names());
+        steps > 0
     }
 
     #[test]
