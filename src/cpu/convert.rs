@@ -6,10 +6,13 @@ use super::moves::{Place, is_dense, move_block};
 use crate::dtype::DType;
 use crate::tile::{self, TILE};
 
-/// Room for a tile of a narrow dtype, on its way between strided memory and a register.
-type Narrow = MaybeUninit<[u16; TILE]>;
+/// The most elements of a block.
+const MOST: usize = 4 * TILE;
 
-/// Loads `rows × cols` elements, at most [`TILE`], into a register: C order, in register form.
+/// Room for a block of a narrow dtype, on its way between strided memory and a register.
+type Narrow = MaybeUninit<[u16; MOST]>;
+
+/// Loads `rows × cols` elements, at most four tiles, into a register: C order, in register form.
 ///
 /// # Safety
 /// `src` is valid for the block, `dst` for its count of register elements, and they do not overlap.
@@ -20,9 +23,9 @@ pub unsafe fn load_block(
     rows: usize,
     cols: usize,
 ) {
-    debug_assert!(rows * cols <= TILE);
+    debug_assert!(rows * cols <= MOST);
     let width = dtype.width();
-    // SAFETY: as the caller's; `spare` holds a tile of any narrow dtype.
+    // SAFETY: as the caller's; `spare` holds a block of any narrow dtype.
     unsafe {
         let Some(widen) = tile::widen(dtype) else {
             return move_block(width, Place::new(dst, cols as isize, 1), src, rows, cols);
@@ -37,7 +40,7 @@ pub unsafe fn load_block(
     }
 }
 
-/// Stores a register of `rows × cols` elements, at most [`TILE`], into a dtype: floats round,
+/// Stores a register of `rows × cols` elements, at most four tiles, into a dtype: floats round,
 /// integers wrap.
 ///
 /// # Safety
@@ -49,9 +52,9 @@ pub unsafe fn store_block(
     rows: usize,
     cols: usize,
 ) {
-    debug_assert!(rows * cols <= TILE);
+    debug_assert!(rows * cols <= MOST);
     let width = dtype.width();
-    // SAFETY: as the caller's; `spare` holds a tile of any narrow dtype.
+    // SAFETY: as the caller's; `spare` holds a block of any narrow dtype.
     unsafe {
         let Some(narrow) = tile::narrow(dtype) else {
             return move_block(width, dst, Place::new(src, cols as isize, 1), rows, cols);

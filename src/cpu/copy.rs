@@ -2,14 +2,15 @@
 
 use smallvec::SmallVec;
 
-use super::moves::{Place, move_block};
+use super::moves::{Place, move_block, stream_block};
 use super::nest::Nest;
-use super::program::{Builder, map_memory, register_bits, run, split};
+use super::program::{Builder, STREAM, map_memory, register_bits, run, split};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::{Layout, Strides};
 use crate::shape::Shape;
+use crate::simd::stream_fence;
 use crate::tile;
 
 /// Elements of a block: rows long enough for the library's copy to reach its speed.
@@ -57,10 +58,12 @@ unsafe fn spread(dst: &Array, src: *const u8, strides: &[isize]) {
         order.iter().map(|&axis| dst.shape().dims()[axis].value()).collect();
     let ordered =
         |strides: &[isize]| -> Strides { order.iter().map(|&axis| strides[axis]).collect() };
-    let nest = Nest::new(&sizes, &[&ordered(&to), &ordered(strides)], BLOCK);
+    let nest = Nest::new(&sizes, &[&ordered(&to), &ordered(strides)], BLOCK, BLOCK);
     // SAFETY: the caller holds the destination.
     let ends = Ends(unsafe { dst.ptr_mut() }, src);
     let ends = &ends;
+    let streams = nest.count() * size >= STREAM;
+    let move_block = if streams { stream_block } else { move_block };
     split(nest.blocks(), nest.count(), 1, |range| {
         nest.visit(range, |block| {
             let to = ends.0.wrapping_offset(block.offsets[0] * size as isize);
@@ -70,6 +73,9 @@ unsafe fn spread(dst: &Array, src: *const u8, strides: &[isize]) {
             // SAFETY: blocks lie inside both operands.
             unsafe { move_block(width, to, from, block.rows, block.cols) }
         });
+        if streams {
+            stream_fence();
+        }
     });
 }
 
@@ -239,6 +245,29 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn large_transposed_copies_past_the_caches_are_the_same() {
+        // Rows that start at cache lines, and rows that do not.
+        for (dtype, rows, columns) in [
+            (DType::U8, 4096 + 70, 4096),
+            (DType::F16, 4096, 2048 + 33),
+            (DType::F32, 2048, 2048 + 16),
+            (DType::I64, 2048 + 9, 1024),
+        ] {
+            let x = random(dtype, &[rows, columns], 5);
+            assert!(x.count() * dtype.size() >= STREAM);
+            let turned = x.view(x.layout.permuted(&[1, 0]));
+            let (found, from) = (bytes(&contiguous(&turned).unwrap()), bytes(&x));
+            let size = dtype.size();
+            let element = |of: &[u8], i: usize| of[i * size..(i + 1) * size].to_vec();
+            let wrong = (0..rows * columns).step_by(7).find(|i| {
+                let (row, column) = (i / columns, i % columns);
+                element(&found, column * rows + row) != element(&from, *i)
+            });
+            assert_eq!(wrong, None, "{dtype}");
         }
     }
 

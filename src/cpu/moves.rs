@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 
 use crate::dtype::Width;
 use crate::multiversion;
+use crate::simd::stream_copy;
 
 /// Rows at least this long are worth a call of the library's copy.
 const LONG: usize = 32;
@@ -15,8 +16,11 @@ const LONG: usize = 32;
 /// line by line.
 const SIDE: usize = 8;
 
-/// Side of the patches that are transposed in the innermost cache.
-const PATCH: usize = 32;
+/// The longest side of the patches that are transposed in the innermost cache.
+const PATCH: usize = 64;
+/// Bytes of a source line in a patch: so much of each page is read at once. (Lines of a page's
+/// multiple apart evict one another before the next patch comes for what lies beside them.)
+const STRETCH: usize = 256;
 
 /// One end of a move: the address of the first element, and the distances in elements to the next
 /// row and the next column.
@@ -51,6 +55,7 @@ pub fn is_dense(rows: usize, cols: usize, row: isize, col: isize) -> bool {
 ///
 /// # Safety
 /// Both places are valid for the block and aligned to its elements, and they do not overlap.
+#[inline]
 pub unsafe fn move_block(
     width: Width,
     dst: Place<*mut u8>,
@@ -58,28 +63,68 @@ pub unsafe fn move_block(
     rows: usize,
     cols: usize,
 ) {
+    // SAFETY: as the caller's.
+    unsafe { move_some(width, dst, src, (rows, cols), false) }
+}
+
+/// [`move_block`] as part of a move to more memory than the caches hold: what is transposed is
+/// written past them. Ends with a [`stream_fence`](crate::simd::stream_fence) of the caller's.
+///
+/// # Safety
+/// As for [`move_block`].
+pub unsafe fn stream_block(
+    width: Width,
+    dst: Place<*mut u8>,
+    src: Place<*const u8>,
+    rows: usize,
+    cols: usize,
+) {
+    // SAFETY: as the caller's.
+    unsafe { move_some(width, dst, src, (rows, cols), true) }
+}
+
+/// # Safety
+/// As for [`move_block`].
+unsafe fn move_some(
+    width: Width,
+    dst: Place<*mut u8>,
+    src: Place<*const u8>,
+    size: (usize, usize),
+    streams: bool,
+) {
     /// # Safety
     /// As for [`move_block`], with elements of type `T`.
-    unsafe fn typed<T: Copy>(dst: Place<*mut u8>, src: Place<*const u8>, rows: usize, cols: usize) {
+    unsafe fn typed<T: Copy>(
+        dst: Place<*mut u8>,
+        src: Place<*const u8>,
+        (rows, cols): (usize, usize),
+        streams: bool,
+    ) {
         let to = Place::new(dst.ptr.cast::<T>(), dst.row, dst.col);
         let from = Place::new(src.ptr.cast::<T>(), src.row, src.col);
         // SAFETY: as the caller's.
-        unsafe { move_typed(to, from, rows, cols) }
+        unsafe { move_typed(to, from, rows, cols, streams) }
     }
     // SAFETY: the element type has the width asked for.
     unsafe {
         match width {
-            Width::B1 => typed::<u8>(dst, src, rows, cols),
-            Width::B2 => typed::<u16>(dst, src, rows, cols),
-            Width::B4 => typed::<u32>(dst, src, rows, cols),
-            Width::B8 => typed::<u64>(dst, src, rows, cols),
+            Width::B1 => typed::<u8>(dst, src, size, streams),
+            Width::B2 => typed::<u16>(dst, src, size, streams),
+            Width::B4 => typed::<u32>(dst, src, size, streams),
+            Width::B8 => typed::<u64>(dst, src, size, streams),
         }
     }
 }
 
 /// # Safety
 /// As for [`move_block`].
-unsafe fn move_typed<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
+unsafe fn move_typed<T: Copy>(
+    dst: Place<*mut T>,
+    src: Place<*const T>,
+    rows: usize,
+    cols: usize,
+    streams: bool,
+) {
     let is_dense = |row, col| is_dense(rows, cols, row, col);
     let is_square = rows >= SIDE && cols >= SIDE && src.row != 0 && src.col != 0;
     // SAFETY: every branch stays inside the block.
@@ -90,9 +135,9 @@ unsafe fn move_typed<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: us
         } else if is_dense(dst.row, dst.col) && src.row == 0 && rows > 1 {
             repeat(dst.ptr, src, rows, cols);
         } else if dst.col == 1 && src.row == 1 && is_square {
-            transpose(dst, src, rows, cols);
+            transpose(dst, src, rows, cols, streams);
         } else if dst.row == 1 && src.col == 1 && is_square {
-            transpose(dst.swapped(), src.swapped(), cols, rows);
+            transpose(dst.swapped(), src.swapped(), cols, rows, streams);
         } else if dst.row.unsigned_abs() == 1 && src.row.unsigned_abs() <= 1
             || rows > cols && cols < SIDE
         {
@@ -189,31 +234,48 @@ unsafe fn line<T: Copy>(dst: *mut T, to_step: isize, src: *const T, from_step: i
 ///
 /// # Safety
 /// As for [`move_block`].
-unsafe fn transpose<T: Copy>(dst: Place<*mut T>, src: Place<*const T>, rows: usize, cols: usize) {
+unsafe fn transpose<T: Copy>(
+    dst: Place<*mut T>,
+    src: Place<*const T>,
+    rows: usize,
+    cols: usize,
+    streams: bool,
+) {
     let mut buffer = MaybeUninit::<[T; PATCH * PATCH]>::uninit();
-    for r in (0..rows).step_by(PATCH) {
-        for c in (0..cols).step_by(PATCH) {
-            let (height, width) = (PATCH.min(rows - r), PATCH.min(cols - c));
+    let side = (STRETCH / size_of::<T>()).min(PATCH);
+    for r in (0..rows).step_by(side) {
+        for c in (0..cols).step_by(side) {
+            let (height, width) = (side.min(rows - r), side.min(cols - c));
             // SAFETY: the patch is inside the block; the buffer holds a patch.
             unsafe {
                 let from = Place { ptr: src.ptr.offset(r as isize + c as isize * src.col), ..src };
                 let to = Place { ptr: dst.ptr.offset(r as isize * dst.row + c as isize), ..dst };
-                if dst.row == cols as isize {
+                if dst.row == cols as isize && !streams {
                     transpose_patch(to, from, height, width);
-                } else {
-                    // Rows of a power-of-two distance fall on the same few cache lines: visit each
-                    // once.
-                    let buffer = buffer.as_mut_ptr().cast::<T>();
-                    transpose_patch(Place::new(buffer, width as isize, 1), from, height, width);
-                    move_lines(
-                        to,
-                        Place::new(buffer.cast_const(), width as isize, 1),
-                        height,
-                        width,
-                    );
+                    continue;
+                }
+                // Rows of a power-of-two distance fall on the same few cache lines: visit each once.
+                let buffer = buffer.as_mut_ptr().cast::<T>();
+                let patch = Place::new(buffer.cast_const(), width as isize, 1);
+                transpose_patch(Place::new(buffer, width as isize, 1), from, height, width);
+                match streams {
+                    true => stream_rows(to, patch.ptr, height, width),
+                    false => move_lines(to, patch, height, width),
                 }
             }
         }
+    }
+}
+
+/// Writes rows that lie one behind the other past the caches, `dst.row` elements apart.
+///
+/// # Safety
+/// As for [`move_block`], with a destination that is dense along its columns.
+pub unsafe fn stream_rows<T: Copy>(dst: Place<*mut T>, src: *const T, rows: usize, cols: usize) {
+    for r in 0..rows {
+        let to = dst.ptr.wrapping_offset(r as isize * dst.row);
+        // SAFETY: a row of each.
+        unsafe { stream_copy(to.cast(), src.add(r * cols).cast(), cols * size_of::<T>()) }
     }
 }
 
@@ -398,6 +460,10 @@ mod tests {
                     // panic).
                     unsafe { move_block(Width::B4, dst, src, rows, cols) };
                     assert_eq!(got, want, "{rows}x{cols} {from:?} to {to:?}");
+                    got.fill(0);
+                    // SAFETY: as above.
+                    unsafe { stream_block(Width::B4, dst, src, rows, cols) };
+                    assert_eq!(got, want, "{rows}x{cols} {from:?} to {to:?}, past the caches");
                 }
             }
         }

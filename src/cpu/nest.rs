@@ -41,8 +41,9 @@ pub struct Nest {
 
 impl Nest {
     /// A nest over `sizes` (outermost first) for operands of the given strides in elements, in
-    /// blocks of at most `limit` elements.
-    pub fn new(sizes: &[usize], operands: &[&[isize]], limit: usize) -> Nest {
+    /// blocks of at most `limit` elements, and of at most `square` where they have room along two
+    /// axes.
+    pub fn new(sizes: &[usize], operands: &[&[isize]], limit: usize, square: usize) -> Nest {
         let mut nest = Nest {
             operands: operands.len(),
             sizes: SmallVec::new(),
@@ -58,7 +59,7 @@ impl Nest {
         if nest.sizes.is_empty() {
             nest.push(1, operands.iter().map(|_| 1));
         }
-        nest.cut(limit);
+        nest.cut(limit, square);
         nest
     }
 
@@ -90,7 +91,7 @@ impl Nest {
     }
 
     /// Chooses the row axis and the size of blocks.
-    fn cut(&mut self, limit: usize) {
+    fn cut(&mut self, limit: usize, square: usize) {
         let last = self.sizes.len() - 1;
         let dense = (0..self.operands).find_map(|k| {
             let inner = self.stride(k, last).unsigned_abs();
@@ -106,7 +107,7 @@ impl Nest {
             let found = count(self.block(cut));
             found >= FEW || found >= count(self.block(beside))
         };
-        let square = dense.map(|axis| (axis, SQUARE, limit.min(SQUARE * SQUARE)));
+        let square = dense.map(|axis| (axis, SQUARE, square.min(SQUARE * SQUARE)));
         let cut = square.filter(is_worth_it).unwrap_or(beside);
         let (rows, cols) = self.block(cut);
         self.row_axis = cut.0;
@@ -259,7 +260,7 @@ mod tests {
         ];
         for (sizes, operands) in cases {
             for limit in [64, 1024] {
-                let nest = Nest::new(sizes, operands, limit);
+                let nest = Nest::new(sizes, operands, limit, limit);
                 assert_eq!(walk(&nest), naive(sizes, operands), "{sizes:?} {operands:?}");
                 assert!(nest.steps.iter().product::<usize>() <= limit);
             }
@@ -268,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_walk_can_be_split_anywhere() {
-        let nest = Nest::new(&[9, 40, 50], &[&[2000, 50, 1], &[1, 9, 360]], 64);
+        let nest = Nest::new(&[9, 40, 50], &[&[2000, 50, 1], &[1, 9, 360]], 64, 64);
         let mut whole = Vec::new();
         nest.visit(0..nest.blocks(), |b| whole.push((b.rows, b.cols, b.offsets.to_vec())));
         for split in [1, 7, nest.blocks() / 2, nest.blocks() - 1] {
@@ -284,10 +285,10 @@ mod tests {
     fn blocks_of_short_windows_span_the_image() {
         // Windows of 2 × 2 over an image of 28 × 28, their elements outermost.
         let windows: &[isize] = &[28, 1, 56, 2];
-        let nest = Nest::new(&[2, 2, 14, 14], &[windows, &[392, 196, 14, 1]], 1024);
+        let nest = Nest::new(&[2, 2, 14, 14], &[windows, &[392, 196, 14, 1]], 1024, 1024);
         assert_eq!((nest.row_axis, nest.steps.as_slice()), (2, &[1, 1, 14, 14][..]));
         // Windows that are as long as a cache line are read along it.
-        let nest = Nest::new(&[16, 64], &[&[1, 16], &[64, 1]], 1024);
+        let nest = Nest::new(&[16, 64], &[&[1, 16], &[64, 1]], 1024, 1024);
         assert_eq!((nest.row_axis, nest.steps.as_slice()), (0, &[16, 64][..]));
     }
 
@@ -295,7 +296,7 @@ mod tests {
     fn a_line_is_the_nest_of_dense_operands() {
         for count in [1, 63, 64, 1000] {
             let (line, nest) =
-                (Nest::line(count, 2, 64), Nest::new(&[count], &[&[1][..], &[1][..]], 64));
+                (Nest::line(count, 2, 64), Nest::new(&[count], &[&[1][..], &[1][..]], 64, 64));
             assert_eq!((line.sizes, line.strides), (nest.sizes, nest.strides));
             assert_eq!((line.steps, line.row_axis), (nest.steps, nest.row_axis));
         }
@@ -303,9 +304,9 @@ mod tests {
 
     #[test]
     fn even_axes_merge() {
-        let nest = Nest::new(&[4, 5, 6], &[&[30, 6, 1], &[60, 12, 2]], 1024);
+        let nest = Nest::new(&[4, 5, 6], &[&[30, 6, 1], &[60, 12, 2]], 1024, 1024);
         assert_eq!(nest.sizes.as_slice(), [120]);
-        let nest = Nest::new(&[4, 5, 6], &[&[30, 6, 1], &[0, 6, 1]], 1024);
+        let nest = Nest::new(&[4, 5, 6], &[&[30, 6, 1], &[0, 6, 1]], 1024, 1024);
         assert_eq!(nest.sizes.as_slice(), [4, 30]);
     }
 }

@@ -23,14 +23,14 @@ use smallvec::SmallVec;
 use crate::array::Array;
 use crate::cpu::convert::{load_block, store_block};
 use crate::cpu::jit::Code;
-use crate::cpu::moves::{Place, is_dense};
+use crate::cpu::moves::{Place, is_dense, stream_rows};
 use crate::cpu::nest::{Block, Nest};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::layout::{Layout, Strides, row_major};
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::shape::Shape;
-use crate::simd::{stream_copy, stream_fence};
+use crate::simd::stream_fence;
 use crate::threads;
 use crate::tile::{TILE, TileKernel};
 
@@ -56,7 +56,7 @@ const LONG: usize = 1 << 23;
 
 /// The bytes from which an output is written around the caches: more than the caches hold, so that
 /// loading its old contents first would only cost time.
-const STREAM: usize = 1 << 24;
+pub(in crate::cpu) const STREAM: usize = 1 << 24;
 
 /// Operands from which a program reads and writes memory in short blocks: processors fetch ahead by
 /// what they have seen of a stream, and see little of each where a block of a page comes from one
@@ -68,6 +68,9 @@ const SHORT: usize = 128;
 /// The bytes of all operands from which they are taken to come from memory. In caches, short blocks
 /// cost a fifth more.
 const FAR: usize = 1 << 25;
+
+/// Registers that stay in the inner caches with four tiles each.
+const FEW: usize = 4;
 
 /// A value of a program: an input, a scalar or the result of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +229,7 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|x| &x.layout).collect();
     let bytes = |x: &&Array| x.count() * x.dtype.size();
     let all = inputs.iter().chain(outputs).map(bytes).sum();
-    let nest = nest(first.shape(), &layouts, outputs.len(), all);
+    let nest = nest(program, first.shape(), &layouts, all);
     let from = |k: usize| inputs[k].ptr();
     // SAFETY: the caller holds the outputs.
     let to = |j: usize| unsafe { outputs[j].ptr_mut() };
@@ -271,8 +274,9 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
 
 /// The nest of the operands of a run over a shape: inputs, which broadcast to it, then outputs in C
 /// order. `bytes` are those of all operands.
-fn nest(shape: &Shape, inputs: &[&Layout], outputs: usize, bytes: usize) -> Nest {
-    let (count, operands) = (shape.count(), inputs.len() + outputs);
+fn nest(program: &Program, shape: &Shape, inputs: &[&Layout], bytes: usize) -> Nest {
+    let (count, outputs) = (shape.count(), program.outputs.len());
+    let operands = inputs.len() + outputs;
     if inputs.iter().all(|x| x.is_contiguous() && x.shape().count() == count) {
         let tile = if operands >= WIDE && bytes >= FAR { SHORT } else { TILE };
         return Nest::line(count, operands, tile);
@@ -283,7 +287,9 @@ fn nest(shape: &Shape, inputs: &[&Layout], outputs: usize, bytes: usize) -> Nest
         inputs.iter().map(|x| x.broadcast_strides(shape)).collect();
     let mut all: SmallVec<[&[isize]; 8]> = strides.iter().map(|s| s.as_slice()).collect();
     all.extend((0..outputs).map(|_| own.as_slice()));
-    Nest::new(&sizes, &all, TILE)
+    // So much more of a line of what is transposed is read at once.
+    let square = if program.register_count <= FEW { 4 * TILE } else { TILE };
+    Nest::new(&sizes, &all, TILE, square)
 }
 
 /// The memory of all operands of a run.
@@ -412,14 +418,16 @@ impl Run<'_> {
             for (j, port) in self.outputs.iter().enumerate().filter(|(_, port)| !dense(port)) {
                 let value = places[self.program.outputs[j].0 as usize].cast_const();
                 let place = port.at(to[j]);
-                if port.streams
-                    && !is_narrow(port.dtype)
-                    && is_dense(rows, cols, port.row, port.col)
-                {
-                    stream_copy(place.ptr, value, n * port.dtype.size());
-                } else {
+                if !port.streams || is_narrow(port.dtype) || port.col != 1 {
                     store_block(port.dtype, place, value, rows, cols);
+                    continue;
                 }
+                let (size, step) = (port.dtype.size(), port.row * port.dtype.size() as isize);
+                let (rows, cols) = match is_dense(rows, cols, port.row, port.col) {
+                    true => (1, n),
+                    false => (rows, cols),
+                };
+                stream_rows(Place::new(place.ptr, step, 1), value, rows, cols * size);
             }
         }
     }

@@ -54,7 +54,7 @@ pub unsafe fn run_part(
         true => cols.min(TILE),
         false => TILE,
     };
-    let nest = Nest::new(&[rows, cols], &all, limit);
+    let nest = Nest::new(&[rows, cols], &all, limit, limit);
     let side = |x: &Matrix| (x.ptr, x.dtype);
     let shares = |j: usize, k: usize| outputs[j].ptr == inputs[k].ptr;
     let ports = program.ports(&nest, inputs.iter().map(side), outputs.iter().map(side), shares);

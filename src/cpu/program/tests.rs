@@ -318,6 +318,31 @@ fn results_streamed_past_the_caches_are_the_same() {
 }
 
 #[test]
+fn a_large_transposed_operand_gives_the_same_past_the_caches() {
+    // Rows that start at cache lines, and rows that do not.
+    for columns in [2048, 2048 + 5] {
+        let rows = STREAM / 4 / 2048 + 70;
+        let x = array(DType::F32, &[rows, columns], numbers);
+        let y = array(DType::F32, &[columns, rows], |i| numbers(i + 9));
+        let mut builder = Builder::new(&[DType::F32; 2], &[]);
+        let value = builder.push(sub(), &[builder.input(0), builder.input(1)], DType::F32);
+        let program = builder.finish(&[value]);
+        let found = Array::uninit(DType::F32, Shape::of(&[rows, columns])).unwrap();
+        let turned = view(&y, &[rows, columns], &[1, rows as isize], 0);
+        // SAFETY: the output is fresh and has the shape of the inputs.
+        unsafe { run(&program, &[&x, &turned], &[], &[&found]) };
+        for row in (0..rows).step_by(61) {
+            let line = |x: &Array| view(x, &[columns], &[1], row * columns);
+            let across = view(&y, &[columns], &[rows as isize], row);
+            let want = Array::uninit(DType::F32, Shape::of(&[columns])).unwrap();
+            // SAFETY: as above.
+            unsafe { run(&program, &[&line(&x), &across], &[], &[&want]) };
+            assert_eq!(bytes(&line(&found)), bytes(&want), "row {row}");
+        }
+    }
+}
+
+#[test]
 fn short_blocks_of_many_large_operands_give_the_same() {
     // ((a - b) * c - d) * e, of which the last block is not whole.
     let count = FAR / (WIDE * 4) + SHORT / 2 + 3;

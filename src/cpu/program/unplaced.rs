@@ -38,7 +38,7 @@ impl Unplaced {
         }
         let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|(_, layout)| layout).collect();
         // There are few elements.
-        let nest = nest(shape, &layouts, outputs.len(), 0);
+        let nest = nest(program, shape, &layouts, 0);
         let nowhere = std::ptr::null_mut();
         let inputs = inputs.iter().map(|&(dtype, _)| (nowhere, dtype));
         let ports = program.ports(&nest, inputs, outputs.iter().map(|&y| (nowhere, y)), shares);

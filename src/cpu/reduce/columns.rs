@@ -13,6 +13,12 @@ use super::{CHUNK, FEW, ReducePlan, SERIAL, TURNED, fold_turned, is_native, spli
 pub const BLOCK: usize = 64;
 /// Rows that are combined in one pass over the columns.
 const PASS: usize = 16;
+/// Rows that are combined in one pass over columns of more than [`WIDE`] bytes: these rows are read
+/// on and on, one line behind the other, so that the processor fetches ahead. It does not where the
+/// pass jumps between many of them, and takes 1.6 times as long for what comes from memory.
+const FEW_STREAMS: usize = 4;
+/// Bytes that the processor fetches ahead at most: a page.
+const WIDE: usize = 4096;
 /// Columns that are reduced together where they are not contiguous.
 const NARROW: usize = 256;
 /// Bytes of the columns that are reduced together where they are contiguous: they stay in the L1
@@ -154,7 +160,8 @@ impl<'a> Columns<'a> {
                 }
                 return fold_apart::<T, F>(x, self.stride, offsets, width, acc);
             }
-            for (i, pass) in offsets.chunks(PASS).enumerate() {
+            let rows = if width * size_of::<T>() > WIDE { FEW_STREAMS } else { PASS };
+            for (i, pass) in offsets.chunks(rows).enumerate() {
                 fold_columns::<T, F>(x, pass, width, acc, i == 0);
             }
         }

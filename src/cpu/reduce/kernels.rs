@@ -210,7 +210,7 @@ pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(
     }
     let last = (rest > 0).then_some(&last);
     // SAFETY: `at + LANES <= n`.
-    match unsafe { join_lines::<T, F, LANES>(&mut lanes, lines, last, &of) } {
+    match unsafe { join_lines::<T, F, LANES>(&mut lanes, lines, last, &of, true) } {
         true => halve(&mut lanes, F::pick),
         false => halve(&mut lanes, F::join),
     }
@@ -259,8 +259,9 @@ fn halve<A: Copy>(lanes: &mut [A; LANES], join: impl Fn(A, A) -> A) {
 ///
 /// To look for NaN at every comparison would take twice the time. So where numbers are chosen, they
 /// are added up besides, several lanes into one: a sum that is a number has no NaN among its terms.
-/// One that is not may have met infinities of both signs too; then the lines are joined again. Says
-/// whether numbers were chosen so, and none of the lanes is NaN.
+/// One that is not may have met infinities of both signs too; then the lines are joined again. Lanes
+/// that hold numbers already take part, neutral ones do not. Says whether numbers were chosen so, and
+/// none of the lanes is NaN.
 ///
 /// # Safety
 /// The lines can be read.
@@ -270,12 +271,17 @@ unsafe fn join_lines<T: Element, F: Combine<T::Number>, const W: usize>(
     lines: impl Iterator<Item = *const T> + Clone,
     last: Option<&[T::Number; W]>,
     of: &impl Fn(T::Number) -> T::Number,
+    are_neutral: bool,
 ) -> bool {
     const SUMS: usize = STRETCH / 2;
     // SAFETY: the caller vouches for the lines.
     unsafe {
         if F::PICKS && W == 2 * SUMS {
-            let (mut found, mut sums) = (*lanes, [T::Number::ZERO; SUMS]);
+            let mut found = *lanes;
+            let mut sums = [T::Number::ZERO; SUMS];
+            if !are_neutral {
+                sums = std::array::from_fn(|i| lanes[i].add(lanes[i + SUMS]));
+            }
             for line in lines.clone() {
                 let line: [T; W] = read(line);
                 for i in 0..SUMS {
@@ -293,8 +299,14 @@ unsafe fn join_lines<T: Element, F: Combine<T::Number>, const W: usize>(
                     sums[i] = sums[i].add(a.add(b));
                 }
             }
-            let is_any_nan = |all: &[T::Number]| all.iter().fold(false, |any, x| any | x.is_nan());
-            if !is_any_nan(&sums) && !is_any_nan(lanes) {
+            let mut width = SUMS;
+            while width > 1 {
+                width /= 2;
+                for i in 0..width {
+                    sums[i] = sums[i].add(sums[i + width]);
+                }
+            }
+            if !sums[0].is_nan() {
                 *lanes = found;
                 return true;
             }
@@ -335,7 +347,7 @@ unsafe fn fold_stretch<T: Element, F: Combine<T::Number>, const W: usize>(
             lanes = read(acc);
         }
         let lines = rest.iter().map(|&offset| x.wrapping_offset(offset));
-        join_lines::<T, F, W>(&mut lanes, lines, None, &|x| x);
+        join_lines::<T, F, W>(&mut lanes, lines, None, &|x| x, false);
         acc.cast::<[T::Number; W]>().write_unaligned(lanes);
     }
 }

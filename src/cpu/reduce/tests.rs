@@ -275,8 +275,12 @@ fn nan_and_signed_zeros() {
 
 #[test]
 fn the_largest_and_the_smallest_among_nan_and_infinities() {
-    // 130 columns: stretches of 64 and what is left.
-    let (rows, columns) = (150, 130);
+    // Stretches of 64 columns and what is left; few rows at a time where columns are many.
+    largest_and_smallest_of(150, 130);
+    largest_and_smallest_of(150, 1100);
+}
+
+fn largest_and_smallest_of(rows: usize, columns: usize) {
     let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, f32::MAX, f32::MIN];
     let mut x: Vec<f32> = noise(rows * columns, 1.0, 1e-3).into_iter().map(|x| x as f32).collect();
     for (i, x) in x.iter_mut().enumerate() {
