@@ -196,6 +196,17 @@ def test_searchsorted_is_numpy_s():
         got = wg.searchsorted(wg.asarray(line), wg.asarray(values), side=side)
         np.testing.assert_array_equal(got.numpy(), np.searchsorted(line, values, side))
     assert wg.searchsorted(wg.zeros(0), wg.ones(2)).tolist() == [0, 0]
+    # Few elements are searched by halves, many are sorted with the values.
+    for n in (1, 2, 3, 4, 5, 63, 64, 65, 4095, 4096, 4097):
+        for dtype in ("float32", "float16", "int8", "uint64", "bool"):
+            line = np.sort(rng.integers(0, 2 if dtype == "bool" else 100, n)).astype(dtype)
+            values = rng.integers(0, 2 if dtype == "bool" else 110, 300).astype(dtype)
+            if dtype.startswith("float"):
+                line[n // 2 :] = np.nan
+                values[::50] = np.nan
+            for side in ("left", "right"):
+                got = wg.searchsorted(wg.asarray(line), wg.asarray(values), side=side)
+                np.testing.assert_array_equal(got.numpy(), np.searchsorted(line, values, side))
 
 
 def test_take_along_axis_broadcasts():

@@ -44,7 +44,7 @@ def bincount(
             if least < 0:
                 raise ValueError(f"bincount: integers must not be negative: got {least}")
             length = max(minlength, most + 1)
-    counted = _core.ones(x.shape, dtype=_core.int64) if weights is None else asarray(weights)
+    counted = _each_once(x) if weights is None else asarray(weights)
     return _core.segment_sum(counted, x, length)
 
 
@@ -82,14 +82,17 @@ def histogram(
     n = edges.shape[0] - 1
     place = _core.searchsorted(edges, x, side="right") - 1
     place = _core.where(x == edges[-1], n - 1, place)
-    each = asarray(weights).flatten() if weights is not None else None
-    if each is None:
-        each = _core.ones(x.shape, dtype=_core.int64)
+    each = asarray(weights).flatten() if weights is not None else _each_once(x)
     counts = _core.segment_sum(each, place, n)
     if density:
         counts = counts.astype(edges.dtype)
         counts = counts / counts.sum() / edges.diff()
     return counts, edges
+
+
+def _each_once(x: Tensor) -> Tensor:
+    """What elements of `x` count without weights: one number, seen as often as there are elements."""
+    return _core.broadcast_to(_core.ones((), dtype=_core.int64), x.shape)
 
 
 def _edges(x: Tensor, bins: int, range: tuple[float, float] | None) -> Tensor:

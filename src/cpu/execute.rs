@@ -12,7 +12,7 @@ use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::layout::Layout;
-use crate::memory::block_bytes;
+use crate::memory::{self, block_bytes};
 use crate::ops::attributes::ScatterMode;
 use crate::ops::element::ElementProgram;
 use crate::ops::elementwise::{Elementwise, arithmetic};
@@ -457,8 +457,22 @@ pub fn nonzero(mask: &Array) -> Result<SmallVec<[Array; 4]>> {
     let n = mask.count();
     // SAFETY: a contiguous bool array has `n` initialised bytes from its start.
     let bytes = unsafe { std::slice::from_raw_parts(mask.ptr(), n) };
+    let mut count = 0;
+    threads::in_stretches(0..n, STRETCH, |range| {
+        count += bytes[range].iter().map(|&byte| usize::from(byte != 0)).sum::<usize>();
+    });
     let mut hits: Vec<usize> = Vec::new();
-    threads::in_stretches(0..n, STRETCH, |range| hits.extend(range.filter(|&i| bytes[i] != 0)));
+    hits.try_reserve_exact(count + 1).map_err(|_| memory::refusal(count.saturating_mul(8)))?;
+    hits.resize(count + 1, 0);
+    let mut found = 0;
+    // Each position is written where the next hit goes, so that nothing branches on the data.
+    threads::in_stretches(0..n, STRETCH, |range| {
+        for i in range {
+            hits[found] = i;
+            found += usize::from(bytes[i] != 0);
+        }
+    });
+    hits.truncate(count);
     let sizes = mask.shape().sizes();
     let mut inner = 1;
     let mut out: SmallVec<[Array; 4]> = SmallVec::new();
@@ -467,9 +481,19 @@ pub fn nonzero(mask: &Array) -> Result<SmallVec<[Array; 4]>> {
         // SAFETY: the array is fresh and holds `hits.len()` int64 elements.
         let to =
             unsafe { std::slice::from_raw_parts_mut(array.ptr_mut().cast::<i64>(), hits.len()) };
+        // Hits ascend, so that the place along an axis nearly always is that of the hit before, or the
+        // next. `start` is the first element of the place; along the last axis, of the line.
+        let (mut start, mut place) = (0, 0);
+        let width = if inner == 1 { size.max(1) } else { inner };
         threads::in_stretches(0..hits.len(), STRETCH, |range| {
-            let pairs = to[range.clone()].iter_mut().zip(&hits[range]);
-            pairs.for_each(|(to, &hit)| *to = (hit / inner % size.max(1)) as i64);
+            for (to, &hit) in to[range.clone()].iter_mut().zip(&hits[range]) {
+                if hit - start >= width {
+                    let steps = (hit - start) / width;
+                    start += steps * width;
+                    place = (place + steps) % size.max(1);
+                }
+                *to = (if inner == 1 { hit - start } else { place }) as i64;
+            }
         });
         inner *= size;
         out.push(array);

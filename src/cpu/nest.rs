@@ -27,6 +27,16 @@ pub struct Block<'a> {
     pub offsets: &'a [isize],
 }
 
+/// Rectangles of one size.
+pub struct Planes {
+    /// How many there are
+    pub count: usize,
+    /// Rows of each
+    pub rows: usize,
+    /// Columns of each
+    pub columns: usize,
+}
+
 /// A loop nest over one shape.
 #[derive(Clone)]
 pub struct Nest {
@@ -143,12 +153,21 @@ impl Nest {
         self.stride(operand, self.sizes.len() - 1)
     }
 
-    /// The rows and columns, where these are all axes there are, cut as such.
-    pub fn plane(&self) -> Option<(usize, usize)> {
-        match self.sizes[..] {
-            [rows, columns] if self.row_axis == 0 => Some((rows, columns)),
-            _ => None,
-        }
+    /// The rectangles that the innermost two axes make, one for each position along a third, where
+    /// there are no more axes and blocks are cut along these.
+    pub fn planes(&self) -> Option<Planes> {
+        let last = self.sizes.len() - 1;
+        let (count, rows) = match self.sizes[..] {
+            [rows, _] => (1, rows),
+            [count, rows, _] => (count, rows),
+            _ => return None,
+        };
+        (self.row_axis + 1 == last).then_some(Planes { count, rows, columns: self.sizes[last] })
+    }
+
+    /// Elements of an operand from one plane to the next.
+    pub fn plane_stride(&self, operand: usize) -> isize {
+        if self.sizes.len() < 3 { 0 } else { self.stride(operand, 0) }
     }
 
     /// The count of elements.

@@ -12,6 +12,9 @@ use crate::threads::{self, Pace};
 /// Slices between the one that is copied and the one that is fetched: they are anywhere, so the
 /// hardware does not see the next one coming.
 const AHEAD: usize = 2;
+/// Elements of slices with gaps that are copied for one index after the other: the cache lines that
+/// they lie on have the elements of the next index too, where the indexed axis is the dense one.
+const STRIP: usize = 64;
 /// The most bytes of a slice that are fetched; behind them the hardware sees what comes.
 const FETCHED: usize = 2048;
 
@@ -65,6 +68,22 @@ fn gather_typed<T: Copy>(x: &Array, picks: &Picks, slice: &Axis, out: &Array) {
             let mut offsets = [0; BATCH];
             let offsets = &mut offsets[..BATCH.min(range.end - start)];
             picks.positions(start, offsets);
+            if n > 1 && step != 1 {
+                pace.work(n * offsets.len());
+                for run in &runs {
+                    for at in (0..run.len).step_by(STRIP) {
+                        let len = STRIP.min(run.len - at);
+                        for (i, &offset) in offsets.iter().enumerate() {
+                            // SAFETY: indices are checked; row `start + i` of the result is ours.
+                            unsafe {
+                                let from = src.0.offset(offset + run.offset + at as isize * step);
+                                copy(dst.0.add((start + i) * n + run.at + at), from, len, step);
+                            }
+                        }
+                    }
+                }
+                continue;
+            }
             for (i, &offset) in offsets.iter().enumerate() {
                 // SAFETY: indices are checked; row `start + i` of the result is ours.
                 let (from, to) = unsafe { (src.0.offset(offset), dst.0.add((start + i) * n)) };

@@ -41,6 +41,19 @@ struct Pick {
     stride: isize,
 }
 
+impl Pick {
+    /// The position of the slice that the index at an offset picks.
+    ///
+    /// # Safety
+    /// The index can be read.
+    #[inline(always)]
+    unsafe fn place(&self, offset: isize) -> isize {
+        // SAFETY: by contract.
+        let index = unsafe { *self.ptr.offset(offset) } as isize;
+        (if index < 0 { index + self.size as isize } else { index }) * self.stride
+    }
+}
+
 /// Checked indices.
 struct Picks {
     axes: Vec<Pick>,
@@ -70,16 +83,24 @@ impl Picks {
 
     /// The positions of the slices that the indices from `start` on pick.
     fn positions(&self, start: usize, out: &mut [isize]) {
-        out.fill(0);
-        for pick in &self.axes {
+        if self.axes.is_empty() {
+            out.fill(0);
+        }
+        for (axis, pick) in self.axes.iter().enumerate() {
             let step = pick.walk.inner().1;
             for run in pick.walk.runs(start, out.len()) {
-                for (i, out) in out[run.at..run.at + run.len].iter_mut().enumerate() {
-                    // SAFETY: the walk stays inside the index array.
-                    let index =
-                        unsafe { *pick.ptr.offset(run.offset + i as isize * step) } as isize;
-                    let index = if index < 0 { index + pick.size as isize } else { index };
-                    *out += index * pick.stride;
+                // SAFETY: the walk stays inside the index array.
+                let place = |i: usize| unsafe { pick.place(run.offset + i as isize * step) };
+                let out = &mut out[run.at..run.at + run.len];
+                // A first index has nothing before it; a repeated one is read once.
+                match (axis, step) {
+                    (0, 0) => out.fill(place(0)),
+                    (0, _) => out.iter_mut().enumerate().for_each(|(i, out)| *out = place(i)),
+                    (_, 0) => {
+                        let same = place(0);
+                        out.iter_mut().for_each(|out| *out += same);
+                    }
+                    _ => out.iter_mut().enumerate().for_each(|(i, out)| *out += place(i)),
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! Scatter: each index puts a slice of values in place, or adds it.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{BATCH, CHUNK, Picks, Target};
+use super::{BATCH, CHUNK, Pick, Picks, Target};
 use crate::array::Array;
 use crate::cpu::convert;
 use crate::cpu::copy::copy_into;
@@ -124,9 +125,11 @@ impl Scatter {
         if n * count == 0 {
             return;
         }
-        let parts = (n * count * size_of::<T>() / CHUNK).clamp(1, 2 * threads::num_threads());
         let long = n * size_of::<T>() >= 256;
-        let bounds = if long || parts == 1 { Vec::new() } else { self.bounds() };
+        // Who has slices of its own still reads all indices.
+        let most = if long { 2 * threads::num_threads() } else { threads::num_threads() };
+        let parts = (n * count * size_of::<T>() / CHUNK).clamp(1, most);
+        let bounds = if long || parts <= 2 { Vec::new() } else { self.bounds() };
         threads::parallel_for(parts, &|part| {
             let cut = |all: usize| all * part / parts..all * (part + 1) / parts;
             let (columns, slices) =
@@ -176,6 +179,12 @@ impl Scatter {
         let (low, high) = (slices.start as isize * n, slices.end as isize * n);
         let runs = self.inner.runs(columns.start, columns.len());
         let step = self.inner.inner().1;
+        if let ([pick], 1) = (&self.picks.axes[..], n)
+            && let (Some(step), Some(apart)) = (pick.walk.stride(), self.outer.stride())
+        {
+            // SAFETY: as the caller's.
+            return unsafe { self.elements(pick, (step, apart), (low..high, bounds), meet) };
+        }
         let (mut places, mut sources, mut pace) = ([0; BATCH], [0; BATCH], Pace::default());
         for start in (0..self.picks.count).step_by(BATCH) {
             let count = BATCH.min(self.picks.count - start);
@@ -186,18 +195,7 @@ impl Scatter {
             self.outer.offsets(start, &mut sources[..count]);
             pace.work(count);
             let pairs = places[..count].iter().zip(&sources[..count]);
-            let pairs = pairs.filter(|&(&place, _)| low <= place && place < high);
-            if n == 1 {
-                for (&place, &source) in pairs {
-                    // SAFETY: indices are checked, and the place is in our part.
-                    unsafe {
-                        let to = self.out.cast::<T>().offset(place);
-                        *to = meet(*to, *self.values.cast::<T>().offset(source));
-                    }
-                }
-                continue;
-            }
-            for (&place, &source) in pairs {
+            for (&place, &source) in pairs.filter(|(place, _)| (low..high).contains(*place)) {
                 pace.work(columns.len());
                 // SAFETY: indices are checked, and the place is in our part.
                 unsafe {
@@ -206,6 +204,42 @@ impl Scatter {
                     for run in &runs {
                         join(to.add(run.at), from.offset(run.offset), run.len, step, meet);
                     }
+                }
+            }
+        }
+    }
+
+    /// [`Scatter::part`] for single elements whose indices lie evenly, as the values do: `step` and
+    /// `apart` elements from one to the next.
+    ///
+    /// # Safety
+    /// Nobody else writes to these places.
+    unsafe fn elements<T: Copy>(
+        &self,
+        pick: &Pick,
+        (step, apart): (isize, isize),
+        (ours, bounds): (Range<isize>, &[(isize, isize)]),
+        meet: &impl Fn(T, T) -> T,
+    ) {
+        // Any bits are a number.
+        let (mut unread, mut pace) = (MaybeUninit::<T>::zeroed(), Pace::default());
+        for start in (0..self.picks.count).step_by(BATCH) {
+            let end = self.picks.count.min(start + BATCH);
+            if bounds
+                .get(start / BATCH)
+                .is_some_and(|&(first, last)| last < ours.start || first >= ours.end)
+            {
+                continue;
+            }
+            pace.work(end - start);
+            for i in start as isize..end as isize {
+                // SAFETY: indices are checked, and the place is in our part, or is the one that
+                // nobody reads: places come in any order, so that a branch would be guessed.
+                unsafe {
+                    let to = self.out.cast::<T>().wrapping_offset(pick.place(i * step));
+                    let is_ours = ours.contains(&pick.place(i * step));
+                    let to = if is_ours { to } else { unread.as_mut_ptr() };
+                    *to = meet(*to, *self.values.cast::<T>().offset(i * apart));
                 }
             }
         }

@@ -89,6 +89,40 @@ fn large_gathers_and_scatters_do_not_depend_on_threads() {
 }
 
 #[test]
+fn counts_of_many_indices_are_those_of_a_loop() {
+    let i = indices(&[200_000], 70, 2);
+    let mut want = vec![0.0; 70];
+    values(&i).into_iter().for_each(|i| want[wrapped(i, 70)] += 1.0);
+    for dtype in [DType::I64, DType::F32, DType::U16] {
+        // One number for all, and one each.
+        for one in [array(dtype, &[1], &[1.0]), array(dtype, &[200_000], &vec![1.0; 200_000])] {
+            for i in layouts(&i) {
+                let base = Array::zeros(dtype, Shape::of(&[70])).unwrap();
+                let shape = Shape::of(&[200_000]);
+                let found = scatter("put", base, &[&i], &shape, &one, ScatterMode::Add).unwrap();
+                assert_eq!(values(&found), want, "{dtype}");
+            }
+        }
+    }
+}
+
+#[test]
+fn long_slices_with_gaps_are_picked_whole() {
+    let x = random(DType::F32, &[150, 5, 3], 1);
+    let (i, all) = (indices(&[40], 5, 1), values(&x));
+    let at = values(&i);
+    // The axis in the middle first: slices of elements fifteen and of elements three apart.
+    let turned = x.view(x.layout.permuted(&[1, 2, 0]));
+    let want: Vec<f64> = (0..40 * 3 * 150)
+        .map(|e| {
+            let (i, j, k) = (e / 450, e / 150 % 3, e % 150);
+            all[k * 15 + wrapped(at[i], 5) * 3 + j]
+        })
+        .collect();
+    assert_eq!(values(&gather(&turned, &[&i]).unwrap()), want);
+}
+
+#[test]
 fn the_last_of_several_values_stays_and_sums_take_all() {
     for dtype in DType::ALL {
         let base = random(dtype, &[3, 2], 5);

@@ -10,6 +10,7 @@ mod generated;
 mod map;
 mod number;
 mod part;
+mod planes;
 #[cfg(test)]
 mod tests;
 mod unplaced;
@@ -42,6 +43,7 @@ pub use map::{MapOperand, map};
 pub use number::register_bits;
 pub(in crate::cpu) use number::splat;
 pub use part::{Matrix, run_part};
+use planes::Planes;
 pub use unplaced::Unplaced;
 
 /// The work, in elements times instructions, from which a second thread pays off.
@@ -250,21 +252,11 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     }
     let work = count * program.instrs.len().max(1);
     if let (Some(chain), [target]) = (&program.chain, &targets[..])
-        && let Some((rows, columns)) = nest.plane()
-        && (rows >= CHUNKS * threads::num_threads() || work < PARALLEL)
+        && let Some(planes) = Planes::of(chain, &nest, &sources, target, &numbers)
+        && (planes.rows() >= CHUNKS * threads::num_threads() || work < PARALLEL)
     {
-        let matrix = |x: &Port| Matrix { ptr: x.ptr, dtype: x.dtype, row: x.row, col: x.col };
-        let inputs: SmallVec<[Matrix; 4]> = sources.iter().map(matrix).collect();
-        // Around the caches, blocks are as fast where no operand has one element for a row.
-        let streams = target.streams;
-        if let Some(chain) = chain.on(&inputs, &numbers, &matrix(target), columns)
-            && (!streams || chain.has_columns())
-        {
-            return split(rows, work, 1, |range| {
-                // SAFETY: as the caller's; a row is worked on by one thread.
-                unsafe { if streams { chain.stream(range) } else { chain.run(range) } }
-            });
-        }
+        // SAFETY: as the caller's; a row is worked on by one thread.
+        return split(planes.rows(), work, 1, |range| unsafe { planes.run(range) });
     }
     let code = program.code(count);
     let (inputs, outputs, scalars) = (&sources[..], &targets[..], &numbers[..]);

@@ -343,6 +343,41 @@ fn a_large_transposed_operand_gives_the_same_past_the_caches() {
 }
 
 #[test]
+fn a_number_for_each_row_of_several_planes() {
+    // Images and their channels: enough for threads, one row alone, and rows of one element.
+    for sizes in [[6, 5, 700], [40, 3, 130], [300, 1, 33], [7, 9, 1], [2, 2, 3]] {
+        let [planes, rows, columns] = sizes;
+        let x = array(DType::F32, &sizes, numbers);
+        for (shape, strides) in [
+            (vec![rows, 1], vec![1, 1]),
+            (vec![planes, rows, 1], vec![rows as isize, 1, 1]),
+            (vec![planes, 1, columns], vec![columns as isize, 0, 1]),
+            (vec![planes, 1, 1], vec![2, 1, 1]),
+        ] {
+            let c = view(
+                &array(DType::F32, &[2 * planes * rows * columns], |i| numbers(i + 3)),
+                &shape,
+                &strides,
+                1,
+            );
+            let mut builder = ElementProgram::new(&[DType::F32; 2], &[DType::F32]);
+            let [a, b] = [builder.array(0), builder.array(1)];
+            let sum = builder.push(ElementOp::Map(&arithmetic::subtract), &[a, b], DType::F32);
+            let last = builder.number(0);
+            let y = builder.push(ElementOp::Map(&arithmetic::maximum), &[sum, last], DType::F32);
+            let program = Program::lower(&builder.giving(&[y])).unwrap();
+            assert!(program.chain.is_some());
+            let found = Array::uninit(DType::F32, Shape::of(&sizes)).unwrap();
+            // SAFETY: the output is fresh and has the shape of the inputs.
+            unsafe { run(&program, &[&x, &c], &[Scalar::Float(-20.0)], &[&found]) };
+            let (x, c) = (naive(&x, &sizes), naive(&c, &sizes));
+            let want: Vec<f32> = x.iter().zip(&c).map(|(x, c)| (x - c).max(-20.0)).collect();
+            assert_eq!(floats(&found), want, "{sizes:?} {shape:?}");
+        }
+    }
+}
+
+#[test]
 fn short_blocks_of_many_large_operands_give_the_same() {
     // ((a - b) * c - d) * e, of which the last block is not whole.
     let count = FAR / (WIDE * 4) + SHORT / 2 + 3;

@@ -154,7 +154,13 @@ impl<'a> Columns<'a> {
         unsafe {
             if self.stride != 1 {
                 let is_row = offsets.windows(2).all(|two| two[1] - two[0] == 1);
-                if F::PICKS && is_row && (TURNED..=FEW).contains(&offsets.len()) {
+                // Columns pages apart are read whole; sums of few elements are as fast in place.
+                let is_far = self.stride.unsigned_abs() * size_of::<T>() >= WIDE;
+                let turns = match offsets.len() {
+                    BLOCK => is_far,
+                    n => F::PICKS && (TURNED..=FEW).contains(&n),
+                };
+                if is_row && turns {
                     let x = x.wrapping_offset(offsets[0]);
                     return fold_turned::<T, F>(x, self.stride, width, offsets.len(), acc);
                 }

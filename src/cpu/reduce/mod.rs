@@ -300,14 +300,15 @@ unsafe fn fold_some<T: Number, F: Combine<T>>(x: *const u8, rows: usize, n: usiz
     unsafe { kernels::fold_rows::<T, T, F>(x.cast(), n as isize, rows, n, out.cast()) };
 }
 
-/// Rows of so many elements, up to [`FEW`], are transposed, so that a vector has one element of
-/// each of several rows.
+/// Rows of so many elements, up to a block of columns, are transposed, so that a vector has one
+/// element of each of several rows.
 const TURNED: usize = 8;
 
 /// Reduces each of some rows of `n` contiguous elements, `row` elements apart.
 ///
 /// # Safety
-/// `rows` rows of `n` elements, at most [`FEW`], can be read, and `rows` numbers at `out` written.
+/// `rows` rows of `n` elements, at most [`columns::BLOCK`], can be read, and `rows` numbers at `out`
+/// written.
 unsafe fn fold_turned<T: Element, F: Combine<T::Number>>(
     x: *const T,
     row: isize,
@@ -316,8 +317,9 @@ unsafe fn fold_turned<T: Element, F: Combine<T::Number>>(
     out: *mut T::Number,
 ) {
     const SOME: usize = kernels::STRETCH;
-    let places: [isize; FEW] = std::array::from_fn(|i| (i * SOME) as isize);
-    let mut turned = MaybeUninit::<[[T; SOME]; FEW]>::uninit();
+    const MOST: usize = columns::BLOCK;
+    let places: [isize; MOST] = std::array::from_fn(|i| (i * SOME) as isize);
+    let mut turned = MaybeUninit::<[[T; SOME]; MOST]>::uninit();
     let turned = turned.as_mut_ptr().cast::<T>();
     for first in (0..rows).step_by(SOME) {
         let some = SOME.min(rows - first);

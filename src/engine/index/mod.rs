@@ -112,6 +112,9 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
             return Ok(view);
         }
     }
+    if let Some((x, mask)) = flat_mask(x, items, record)? {
+        return take(&x, &[Item::Array(mask)]);
+    }
     let plan = resolve("getitem", x.shape(), items)?;
     let y = match plan.is_whole(x.shape()) {
         true => reshaped(x, &plan.basic, record)?,
@@ -146,6 +149,26 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
         gather(Expr::new(&cx, y), &plan.arrays, &exprs, plan.place)
     });
     cx.last(result.map_err(|error| error.within("getitem"))?)
+}
+
+/// A mask of several axes and what it covers, with these axes as one: then one number says where an
+/// element is. `None` of other items, and of a mask that does not fit.
+fn flat_mask(x: &Value, items: &[Item], record: bool) -> Result<Option<(Value, Value)>> {
+    let [Item::Array(mask)] = items else { return Ok(None) };
+    let rank = mask.shape().rank();
+    let is_mask = mask.dtype() == DType::Bool && (2..=x.shape().rank()).contains(&rank);
+    if trace::active()
+        || !is_mask
+        || !x.array.is_on_host()
+        || !x.array.is_contiguous()
+        || !mask.array.is_on_host()
+        || x.shape().dims()[..rank] != *mask.shape().dims()
+    {
+        return Ok(None);
+    }
+    let line = Shape::from_dims(&[mask.shape().elements()]);
+    let flat = line.dims().iter().chain(&x.shape().dims()[rank..]).copied().collect();
+    Ok(Some((reshaped(x, &flat, record)?, reshaped(mask, &line, false)?)))
 }
 
 fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {

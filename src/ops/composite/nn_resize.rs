@@ -10,8 +10,7 @@ use crate::dtype::DType;
 use crate::error;
 use crate::ops::declare::Extents;
 use crate::ops::emit::{Expr, OrThrow, throw};
-use crate::ops::structural::inverse;
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Dim, Shape};
 
 composite! {
     /// Images resized to `size`, or by `scale_factor`.
@@ -198,20 +197,26 @@ impl<'e> Place<'e> {
         Place { taps: taps.collect() }
     }
 
-    /// `x` with an axis replaced.
+    /// `x` with an axis replaced. What lies before the axis is indexed too, so that the axes keep
+    /// their order in memory.
     fn taken(&self, x: Expr<'e>, axis: usize) -> Expr<'e> {
-        let order: Axes =
-            std::iter::once(axis).chain((0..x.rank()).filter(|&i| i != axis)).collect();
-        let first = x.permute(order.clone());
+        let shape = x.shape();
+        let (before, behind) = (&shape.dims()[..axis], &shape.dims()[axis + 1..]);
+        let lead = before.iter().fold(Dim::ONE, |n, &d| n * d);
+        let from = [lead, shape[axis]].iter().chain(behind).copied().collect::<Shape>();
+        let rows = x.reshape(from);
+        let row = x.iota(DType::I64, Shape::from_dims(&[lead, Dim::ONE]), 0);
         let tap = |(index, weight): &(Expr<'e>, Option<Expr<'e>>)| {
-            let taken = first.gather(&[*index]);
-            let mut line = Shape::of(&vec![1; x.rank()]);
-            line.dims_mut()[0] = index.size(0);
+            let n = index.size(0);
+            let taken = rows.gather(&[row, index.reshape(Shape::from_dims(&[Dim::ONE, n]))]);
+            let mut line = Shape::of(&vec![1; taken.rank()]);
+            line.dims_mut()[1] = n;
             weight.map_or(taken, |w| taken * w.reshape(line))
         };
         let parts: Vec<Expr<'e>> = self.taps.iter().map(tap).collect();
         let sum = parts[1..].iter().fold(parts[0], |sum, &part| sum + part);
-        sum.permute(inverse(&order))
+        let to = before.iter().chain([&sum.size(1)]).chain(behind).copied().collect();
+        sum.reshape(to)
     }
 }
 
