@@ -2,11 +2,11 @@
 
 use smallvec::SmallVec;
 
-use crate::cpu::element::{Element, Shared};
+use crate::cpu::element::{Element, Number, Shared};
 use crate::threads;
 
 use super::combine::{Combine, Tree};
-use super::kernels::{fold_apart, fold_columns, narrow};
+use super::kernels::{narrow, reduce_apart, reduce_columns};
 use super::{CHUNK, FEW, ReducePlan, SERIAL, TURNED, fold_turned, is_native, split, with_capacity};
 
 /// Elements of a column that are combined in order.
@@ -61,7 +61,7 @@ pub fn run<T: Element, F: Combine<T::Number>>(plan: &ReducePlan, x: *const T, ou
             let partial = to.at((segment * plan.outputs + first) as isize);
             // SAFETY: the partial results were written above; the outputs belong to this call.
             unsafe {
-                fold_columns::<T::Number, F>(partial, &[0], count, tree.slot(), true);
+                reduce_columns::<T::Number, F>(partial, &[0], count, tree.slot(), true);
                 tree.push::<F>(count);
             }
         }
@@ -154,21 +154,21 @@ impl<'a> Columns<'a> {
         unsafe {
             if self.stride != 1 {
                 let is_row = offsets.windows(2).all(|two| two[1] - two[0] == 1);
-                // Columns pages apart are read whole; sums of few elements are as fast in place.
+                // Columns of floats pages apart are read whole; sums of few are as fast in place.
                 let is_far = self.stride.unsigned_abs() * size_of::<T>() >= WIDE;
                 let turns = match offsets.len() {
-                    BLOCK => is_far,
+                    BLOCK => is_far && T::Number::HAS_NAN,
                     n => F::PICKS && (TURNED..=FEW).contains(&n),
                 };
                 if is_row && turns {
                     let x = x.wrapping_offset(offsets[0]);
                     return fold_turned::<T, F>(x, self.stride, width, offsets.len(), acc);
                 }
-                return fold_apart::<T, F>(x, self.stride, offsets, width, acc);
+                return reduce_apart::<T, F>(x, self.stride, offsets, width, acc);
             }
             let rows = if width * size_of::<T>() > WIDE { FEW_STREAMS } else { PASS };
             for (i, pass) in offsets.chunks(rows).enumerate() {
-                fold_columns::<T, F>(x, pass, width, acc, i == 0);
+                reduce_columns::<T, F>(x, pass, width, acc, i == 0);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::cpu::element::Number;
 
-use super::kernels::fold_columns;
+use super::kernels::reduce_columns;
 
 /// An operation that combines two numbers into one.
 pub trait Combine<A: Number>: 'static {
@@ -12,6 +12,8 @@ pub trait Combine<A: Number>: 'static {
     const NEUTRAL: A;
     /// Whether [`Combine::pick`] is faster than [`Combine::join`], and wrong about NaN.
     const PICKS: bool = false;
+    /// Whether it is too rare to be compiled for more than the lowest instruction set.
+    const IS_RARE: bool = false;
     /// Combines two numbers; `a` comes earlier.
     fn join(a: A, b: A) -> A;
     /// Combines two numbers, neither of which is NaN.
@@ -39,6 +41,8 @@ impl<A: Number> Combine<A> for Sum {
     }
 }
 impl<A: Number> Combine<A> for Prod {
+    // Truth values are bytes, and often multiplied.
+    const IS_RARE: bool = !A::HAS_NAN && size_of::<A>() > 1;
     const EMPTY: A = A::ONE;
     const NEUTRAL: A = A::ONE;
     #[inline(always)]
@@ -186,7 +190,7 @@ impl<A: Number> Tree<A> {
         self.depth -= 1;
         let (left, right) = (self.level(self.depth), self.level(self.depth + 1));
         // SAFETY: levels are apart; the caller filled both.
-        unsafe { fold_columns::<A, F>(right, &[0], width, left, false) };
+        unsafe { reduce_columns::<A, F>(right, &[0], width, left, false) };
     }
 
     /// The result over all items; the tree is empty afterwards.

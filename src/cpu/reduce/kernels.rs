@@ -20,6 +20,7 @@ multiversion! {
     ///
     /// # Safety
     /// All rows can be read, and `rows` elements at `out` written.
+    #[expect(dead_code, reason = "the versions are asked for by their names")]
     pub unsafe fn fold_rows[T, U, F](x: *const T, row_stride: isize, rows: usize, n: usize, out: *mut U)
     where [T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>] {
         for row in 0..rows {
@@ -93,6 +94,7 @@ multiversion! {
     /// # Safety
     /// `n` elements can be read at each offset from `x`, and `n` numbers written at `acc`, which
     /// overlaps none of them.
+    #[expect(dead_code, reason = "the versions are asked for by their names")]
     pub unsafe fn fold_columns[T, F](x: *const T, offsets: &[isize], n: usize, acc: *mut T::Number, fresh: bool)
     where [T: Element, F: Combine<T::Number>] {
         // SAFETY: every stretch lies within the `n` columns.
@@ -115,6 +117,7 @@ multiversion! {
     ///
     /// # Safety
     /// As for [`fold_columns`].
+    #[expect(dead_code, reason = "the versions are asked for by their names")]
     pub unsafe fn fold_apart[T, F](x: *const T, stride: isize, offsets: &[isize], n: usize, acc: *mut T::Number)
     where [T: Element, F: Combine<T::Number>] {
         // SAFETY: by contract.
@@ -141,6 +144,66 @@ multiversion! {
             unsafe { *out.add(i) = T::narrow(*x.add(i)) };
         }
     }
+}
+
+/// [`fold_rows`](fn@fold_rows) for the machine.
+///
+/// # Safety
+/// As there.
+#[inline]
+pub unsafe fn reduce_rows<T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>>(
+    x: *const T,
+    row_stride: isize,
+    rows: usize,
+    n: usize,
+    out: *mut U,
+) {
+    let fold = match F::IS_RARE {
+        true => fold_rows::base::<T, U, F>(),
+        false => fold_rows::select::<T, U, F>(),
+    };
+    // SAFETY: as the caller's.
+    unsafe { fold(x, row_stride, rows, n, out) }
+}
+
+/// [`fold_columns`](fn@fold_columns) for the machine.
+///
+/// # Safety
+/// As there.
+#[inline]
+pub unsafe fn reduce_columns<T: Element, F: Combine<T::Number>>(
+    x: *const T,
+    offsets: &[isize],
+    n: usize,
+    acc: *mut T::Number,
+    fresh: bool,
+) {
+    let fold = match F::IS_RARE {
+        true => fold_columns::base::<T, F>(),
+        false => fold_columns::select::<T, F>(),
+    };
+    // SAFETY: as the caller's.
+    unsafe { fold(x, offsets, n, acc, fresh) }
+}
+
+/// [`fold_apart`](fn@fold_apart) for the machine.
+///
+/// # Safety
+/// As there.
+#[inline]
+pub unsafe fn reduce_apart<T: Element, F: Combine<T::Number>>(
+    x: *const T,
+    stride: isize,
+    offsets: &[isize],
+    n: usize,
+    acc: *mut T::Number,
+) {
+    let fold = match F::IS_RARE {
+        true => fold_apart::base::<T, F>(),
+        false => fold_apart::select::<T, F>(),
+    };
+    // SAFETY: as the caller's.
+    unsafe { fold(x, stride, offsets, n, acc) }
 }
 
 /// The elements that lie behind a row of `n`, of which `rows` follow.

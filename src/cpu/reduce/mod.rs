@@ -241,7 +241,7 @@ pub unsafe fn sum_of_row<T: Number>(x: *const T, n: usize) -> T {
     let fold = |x, n| {
         let mut sum = T::ZERO;
         // SAFETY: by contract.
-        unsafe { kernels::fold_rows::<T, T, Sum>(x, 0, 1, n, &mut sum) };
+        unsafe { kernels::reduce_rows::<T, T, Sum>(x, 0, 1, n, &mut sum) };
         sum
     };
     // SAFETY: by contract.
@@ -261,7 +261,7 @@ pub unsafe fn largest_of_row<T: Element>(x: *const T, n: usize) -> T {
             return T::narrow(others.fold((*x).widen(), <Max as Combine<T::Number>>::join));
         }
         let mut largest = T::narrow(T::Number::ZERO);
-        kernels::fold_rows::<T, T, Max>(x, 0, 1, n, &mut largest);
+        kernels::reduce_rows::<T, T, Max>(x, 0, 1, n, &mut largest);
         largest
     }
 }
@@ -297,7 +297,7 @@ fn typed_fold<T: Number>(kind: Reduction) -> Option<FoldRows> {
 
 unsafe fn fold_some<T: Number, F: Combine<T>>(x: *const u8, rows: usize, n: usize, out: *mut u8) {
     // SAFETY: by the contract of `FoldRows`.
-    unsafe { kernels::fold_rows::<T, T, F>(x.cast(), n as isize, rows, n, out.cast()) };
+    unsafe { kernels::reduce_rows::<T, T, F>(x.cast(), n as isize, rows, n, out.cast()) };
 }
 
 /// Rows of so many elements, up to a block of columns, are transposed, so that a vector has one
@@ -329,7 +329,7 @@ unsafe fn fold_turned<T: Element, F: Combine<T::Number>>(
             let to = Place::new(turned.cast::<u8>(), 1, SOME as isize);
             let from = x.offset(first as isize * row).cast::<u8>();
             move_block(T::DTYPE.width(), to, Place::new(from, row, 1), some, n);
-            kernels::fold_columns::<T, F>(turned, &places[..n], some, out.add(first), true);
+            kernels::reduce_columns::<T, F>(turned, &places[..n], some, out.add(first), true);
         }
     }
 }
@@ -367,7 +367,7 @@ unsafe fn fold_lines<T: Number, F: Combine<T>>(
 ) {
     let places: [isize; FEW] = std::array::from_fn(|i| (i * apart) as isize);
     // SAFETY: by the contract of `FoldLines`.
-    unsafe { kernels::fold_columns::<T, F>(x.cast(), &places[..lines], n, out.cast(), true) };
+    unsafe { kernels::reduce_columns::<T, F>(x.cast(), &places[..lines], n, out.cast(), true) };
 }
 
 /// The sum of products of rows of more than [`FEW`] elements as [`reduce_into`] sums the products;

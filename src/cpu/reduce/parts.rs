@@ -16,7 +16,7 @@ use crate::ops::emit::OrThrow;
 
 use super::columns::BLOCK as COLUMN_BLOCK;
 use super::combine::{Combine, Max, Min, Pairwise, Prod, Sum, Tree};
-use super::kernels::{BLOCK, fold_columns, fold_rows, narrow};
+use super::kernels::{BLOCK, narrow, reduce_columns, reduce_rows};
 use super::{FEW, unsigned, with_fold};
 
 /// A reduction of lines that arrive in chunks.
@@ -143,7 +143,7 @@ struct LineChunk<'a, T: Element, F> {
 impl<T: Element, F: Combine<T::Number>> LineChunk<'_, T, F> {
     unsafe fn fold(&mut self, x: *const T, n: usize) {
         // SAFETY: the elements can be read by the caller's word; the item belongs to this chunk.
-        unsafe { fold_rows::<T, T::Number, F>(x, 0, 1, n, self.line.items.at(self.item)) };
+        unsafe { reduce_rows::<T, T::Number, F>(x, 0, 1, n, self.line.items.at(self.item)) };
         self.item += 1;
     }
 }
@@ -205,7 +205,7 @@ impl<T: Element, F: Combine<T::Number>> Partial for Columns<T, F> {
         for item in self.items.all.chunks_exact(self.width) {
             // SAFETY: the slot holds a line; so does the item.
             unsafe {
-                fold_columns::<T::Number, F>(item.as_ptr(), &[0], self.width, tree.slot(), true);
+                reduce_columns::<T::Number, F>(item.as_ptr(), &[0], self.width, tree.slot(), true);
                 tree.push::<F>(self.width);
             }
         }
@@ -230,7 +230,7 @@ impl<T: Element, F: Combine<T::Number>> Chunk for ColumnChunk<'_, T, F> {
             let item = self.columns.items.at(self.line / COLUMN_BLOCK * width);
             // SAFETY: so many lines can be read; the item belongs to this chunk.
             unsafe {
-                fold_columns::<T, F>(x, &offsets[..n], width, item, within == 0);
+                reduce_columns::<T, F>(x, &offsets[..n], width, item, within == 0);
                 x = x.add(n * width);
             }
             self.line += n;

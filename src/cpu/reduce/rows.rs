@@ -9,7 +9,7 @@ use crate::cpu::moves::{Place, move_block};
 use crate::threads::{self, Pace};
 
 use super::combine::{Combine, Pairwise, Tree};
-use super::kernels::{BLOCK, LANES, fold_columns, fold_rows, narrow};
+use super::kernels::{BLOCK, LANES, narrow, reduce_columns, reduce_rows};
 use super::{CHUNK, ReducePlan, SERIAL, split};
 
 /// Blocks of a long row that one thread reduces at a time: a power of two, so they make a subtree.
@@ -93,7 +93,7 @@ unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Combine<T::Numb
         // SAFETY: the rows are readable and the outputs writable by the caller's word.
         unsafe {
             if stride == 1 && plan.reduced.is_flat() {
-                fold_rows::<T, U, F>(x.wrapping_add(start), row_stride, run, n, to);
+                reduce_rows::<T, U, F>(x.wrapping_add(start), row_stride, run, n, to);
             } else if plan.rows_are_neighbours() {
                 for at in (0..run).step_by(TOGETHER) {
                     let count = TOGETHER.min(run - at);
@@ -145,7 +145,7 @@ unsafe fn scattered<T: Element, F: Combine<T::Number>>(
         });
         let mut item = T::Number::ZERO;
         // SAFETY: the block is in place, or was filled.
-        unsafe { fold_rows::<T, T::Number, F>(block, 0, 1, width, &mut item) };
+        unsafe { reduce_rows::<T, T::Number, F>(block, 0, 1, width, &mut item) };
         tree.push::<F>(item);
     }
     tree.finish::<F>()
@@ -181,12 +181,12 @@ unsafe fn neighbours<T: Element, U: Element<Number = T::Number>, F: Combine<T::N
                 let to = lanes.add(lane * count);
                 match own.is_empty() {
                     true => (0..count).for_each(|i| to.add(i).write(F::NEUTRAL)),
-                    false => fold_columns::<T, F>(x, &own, count, to, true),
+                    false => reduce_columns::<T, F>(x, &own, count, to, true),
                 }
             }
             let mut width = LANES / 2;
             while width > 0 {
-                fold_columns::<T::Number, F>(
+                reduce_columns::<T::Number, F>(
                     lanes.add(width * count),
                     &[0],
                     width * count,
