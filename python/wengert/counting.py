@@ -91,7 +91,7 @@ def histogram(
 
 
 def _each_once(x: Tensor) -> Tensor:
-    """What elements of `x` count without weights: one number, seen as often as there are elements."""
+    """What elements of `x` count without weights: one number, seen so many times."""
     return _core.broadcast_to(_core.ones((), dtype=_core.int64), x.shape)
 
 

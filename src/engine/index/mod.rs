@@ -152,12 +152,14 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
 }
 
 /// A mask of several axes and what it covers, with these axes as one: then one number says where an
-/// element is. `None` of other items, and of a mask that does not fit.
+/// element is. `None` of other items, of a mask that does not fit, and of what is recorded, as one
+/// entry of the tape.
 fn flat_mask(x: &Value, items: &[Item], record: bool) -> Result<Option<(Value, Value)>> {
     let [Item::Array(mask)] = items else { return Ok(None) };
     let rank = mask.shape().rank();
     let is_mask = mask.dtype() == DType::Bool && (2..=x.shape().rank()).contains(&rank);
     if trace::active()
+        || record && x.requires_grad()
         || !is_mask
         || !x.array.is_on_host()
         || !x.array.is_contiguous()
@@ -168,7 +170,7 @@ fn flat_mask(x: &Value, items: &[Item], record: bool) -> Result<Option<(Value, V
     }
     let line = Shape::from_dims(&[mask.shape().elements()]);
     let flat = line.dims().iter().chain(&x.shape().dims()[rank..]).copied().collect();
-    Ok(Some((reshaped(x, &flat, record)?, reshaped(mask, &line, false)?)))
+    Ok(Some((reshaped(x, &flat, false)?, reshaped(mask, &line, false)?)))
 }
 
 fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {

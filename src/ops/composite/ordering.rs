@@ -250,6 +250,7 @@ pub(super) fn elements(shape: &Shape) -> Dim {
 /// for more.
 const FEW: usize = 1 << 12;
 
+/// How many sorted elements come before each value.
 fn places<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool) -> Expr<'e> {
     let both = super::promoted(&[sorted, values], "searchsorted");
     match both[0].size(0).known() {
