@@ -7,12 +7,12 @@ use crate::dtype::DType;
 use crate::tile::{self, TILE};
 
 /// The most elements of a block.
-const MOST: usize = 4 * TILE;
+pub const MOST: usize = 4 * TILE;
 
 /// Room for a block of a narrow dtype, on its way between strided memory and a register.
 type Narrow = MaybeUninit<[u16; MOST]>;
 
-/// Loads `rows × cols` elements, at most four tiles, into a register: C order, in register form.
+/// Loads `rows × cols` elements, at most [`MOST`], into a register: C order, in register form.
 ///
 /// # Safety
 /// `src` is valid for the block, `dst` for its count of register elements, and they do not overlap.
@@ -40,7 +40,7 @@ pub unsafe fn load_block(
     }
 }
 
-/// Stores a register of `rows × cols` elements, at most four tiles, into a dtype: floats round,
+/// Stores a register of `rows × cols` elements, at most [`MOST`], into a dtype: floats round,
 /// integers wrap.
 ///
 /// # Safety

@@ -188,7 +188,7 @@ impl Scatter {
         let (mut places, mut sources, mut pace) = ([0; BATCH], [0; BATCH], Pace::default());
         for start in (0..self.picks.count).step_by(BATCH) {
             let count = BATCH.min(self.picks.count - start);
-            if bounds.get(start / BATCH).is_some_and(|&(first, last)| last < low || first >= high) {
+            if is_elsewhere(bounds, start, &(low..high)) {
                 continue;
             }
             self.picks.positions(start, &mut places[..count]);
@@ -225,10 +225,7 @@ impl Scatter {
         let (mut unread, mut pace) = (MaybeUninit::<T>::zeroed(), Pace::default());
         for start in (0..self.picks.count).step_by(BATCH) {
             let end = self.picks.count.min(start + BATCH);
-            if bounds
-                .get(start / BATCH)
-                .is_some_and(|&(first, last)| last < ours.start || first >= ours.end)
-            {
+            if is_elsewhere(bounds, start, &ours) {
                 continue;
             }
             pace.work(end - start);
@@ -244,6 +241,12 @@ impl Scatter {
             }
         }
     }
+}
+
+/// Whether the batch from `start` on has no place of ours, as far as bounds are known.
+fn is_elsewhere(bounds: &[(isize, isize)], start: usize, ours: &Range<isize>) -> bool {
+    let batch = bounds.get(start / BATCH);
+    batch.is_some_and(|&(first, last)| last < ours.start || first >= ours.end)
 }
 
 #[inline(always)]

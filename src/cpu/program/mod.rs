@@ -22,7 +22,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::array::Array;
-use crate::cpu::convert::{load_block, store_block};
+use crate::cpu::convert::{self, load_block, store_block};
 use crate::cpu::jit::Code;
 use crate::cpu::moves::{Place, is_dense, stream_rows};
 use crate::cpu::nest::{Block, Nest};
@@ -71,7 +71,7 @@ const SHORT: usize = 128;
 /// cost a fifth more.
 const FAR: usize = 1 << 25;
 
-/// Registers that stay in the inner caches with four tiles each.
+/// Registers that stay in the inner caches with the most elements that are loaded at once.
 const FEW: usize = 4;
 
 /// A value of a program: an input, a scalar or the result of an instruction.
@@ -280,7 +280,7 @@ fn nest(program: &Program, shape: &Shape, inputs: &[&Layout], bytes: usize) -> N
     let mut all: SmallVec<[&[isize]; 8]> = strides.iter().map(|s| s.as_slice()).collect();
     all.extend((0..outputs).map(|_| own.as_slice()));
     // So much more of a line of what is transposed is read at once.
-    let square = if program.register_count <= FEW { 4 * TILE } else { TILE };
+    let square = if program.register_count <= FEW { convert::MOST } else { TILE };
     Nest::new(&sizes, &all, TILE, square)
 }
 
