@@ -99,7 +99,7 @@ impl Generated {
 
     /// Whether the code gives what the interpreter does, on elements of all kinds.
     fn is_right(&self, code: &Code) -> bool {
-        let Ok(program) = Program::lower(&self.source) else { return false };
+        let Ok(program) = Program::interpreted(&self.source) else { return false };
         let (is_same, steps) = compare(&program, code);
         is_same && steps > 0
     }

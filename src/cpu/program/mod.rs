@@ -116,6 +116,12 @@ impl Program {
     pub fn lower(program: &ElementProgram) -> Result<Program> {
         #[cfg(test)]
         LOWERED.set(LOWERED.get() + 1);
+        let (chain, generated) = (Chain::of(program), Generated::of(program));
+        Ok(Program { chain, generated, ..Program::interpreted(program)? })
+    }
+
+    /// The register program alone, without a faster form of it.
+    fn interpreted(program: &ElementProgram) -> Result<Program> {
         let mut builder = Builder::new(program.arrays(), program.numbers());
         for instruction in program.instructions() {
             let args: SmallVec<[Value; 3]> = instruction.args.iter().map(|x| Value(x.0)).collect();
@@ -134,8 +140,7 @@ impl Program {
             }
         }
         let results: SmallVec<[Value; 2]> = program.results().iter().map(|x| Value(x.0)).collect();
-        let (chain, generated) = (Chain::of(program), Generated::of(program));
-        Ok(Program { chain, generated, ..builder.finish(&results) })
+        Ok(builder.finish(&results))
     }
 }
 

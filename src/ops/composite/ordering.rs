@@ -246,29 +246,31 @@ pub(super) fn elements(shape: &Shape) -> Dim {
     shape.elements()
 }
 
-/// So many sorted elements are searched by halves, a dozen times at most; to sort both is quicker
-/// for more.
-const FEW: usize = 1 << 12;
+/// Sorted elements are searched by halves where this many binary digits count them. To sort both is
+/// quicker for more. There are few lengths, since each is a plan of its own where the size is open.
+const DIGITS: [u32; 4] = [0, 4, 8, 12];
 
 /// How many sorted elements come before each value.
 fn places<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool) -> Expr<'e> {
     let both = super::promoted(&[sorted, values], "searchsorted");
-    match both[0].size(0).known() {
-        Some(n) if n <= FEW => halved(both[0], both[1], left, n),
-        _ => merged(both[0], both[1], left),
+    let n = both[0].size(0);
+    match DIGITS.into_iter().find(|digits| n.is_below(1 << digits)) {
+        Some(digits) => halved(both[0], both[1], left, digits),
+        None => merged(both[0], both[1], left),
     }
 }
 
 /// The count of sorted elements before each value, from its highest digit on: it grows by a power of
 /// two where the last of so many elements more comes before the value too.
-fn halved<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool, n: usize) -> Expr<'e> {
+fn halved<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool, digits: u32) -> Expr<'e> {
+    let n = values.whole(sorted.size(0));
     let dtype = if sorted.dtype() == DType::Bool { DType::U8 } else { sorted.dtype() };
     let (sorted, values) = (sorted.cast(dtype), values.cast(dtype));
-    let whole = |n: usize| values.scalar(n as i64);
-    let mut count = whole(0).full(DType::I64, values.shape());
-    for step in (0..usize::BITS - n.leading_zeros()).rev().map(|log| 1 << log) {
-        let more = count + whole(step);
-        let last = sorted.gather(&[more.minimum(whole(n)) - whole(1)]);
+    let one = values.scalar(1);
+    let mut count = values.scalar(0).full(DType::I64, values.shape());
+    for step in (0..digits).rev().map(|digit| 1_i64 << digit) {
+        let more = count + values.scalar(step);
+        let last = sorted.gather(&[more.minimum(n) - one]);
         let is_before = match left {
             true => last.less(values),
             false => last.less_equal(values),
@@ -281,7 +283,7 @@ fn halved<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool, n: usize) -> Expr<
             }
             (true, false) => is_before.logical_or(values.isnan()),
         };
-        count = is_before.logical_and(more.less_equal(whole(n))).select(more, count);
+        count = is_before.logical_and(more.less_equal(n)).select(more, count);
     }
     count
 }
