@@ -153,6 +153,11 @@ impl Nest {
         self.stride(operand, self.sizes.len() - 1)
     }
 
+    /// Whether all elements of an operand are one, of several.
+    pub fn repeats(&self, operand: usize) -> bool {
+        (0..self.sizes.len()).all(|axis| self.stride(operand, axis) == 0)
+    }
+
     /// The rectangles that the innermost two axes make, one for each position along a third, where
     /// there are no more axes and blocks are cut along these.
     pub fn planes(&self) -> Option<Planes> {

@@ -28,7 +28,7 @@ use crate::cpu::moves::{Place, is_dense, stream_rows};
 use crate::cpu::nest::{Block, Nest};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
-use crate::layout::{Layout, Strides, row_major};
+use crate::layout::{Layout, Strides};
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::shape::Shape;
 use crate::simd::stream_fence;
@@ -193,6 +193,8 @@ struct Port {
     direct: bool,
     /// Whether blocks are written around the caches.
     streams: bool,
+    /// Whether all its elements are one.
+    repeats: bool,
 }
 
 impl Port {
@@ -221,7 +223,7 @@ unsafe impl Sync for Run<'_> {}
 /// Runs a program. All outputs have one shape, to which every input broadcasts.
 ///
 /// # Safety
-/// The outputs are in C order and nobody else reads or writes them meanwhile. An output may be the
+/// Nobody else reads or writes the outputs meanwhile, and none has two elements in one place. An output may be the
 /// memory of an input with the same dtype and layout; otherwise it overlaps none.
 pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outputs: &[&Array]) {
     debug_assert!(inputs.iter().map(|x| x.dtype).eq(program.inputs.iter().copied()));
@@ -232,8 +234,8 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     if count == 0 {
         return;
     }
-    debug_assert!(outputs.iter().all(|y| y.is_contiguous() && y.shape().same(first.shape())));
-    let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|x| &x.layout).collect();
+    debug_assert!(outputs.iter().all(|y| y.shape().same(first.shape())));
+    let layouts: SmallVec<[&Layout; 8]> = inputs.iter().chain(outputs).map(|x| &x.layout).collect();
     let bytes = |x: &&Array| x.count() * x.dtype.size();
     let all = inputs.iter().chain(outputs).map(bytes).sum();
     let nest = nest(program, first.shape(), &layouts, all);
@@ -269,24 +271,19 @@ pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outp
     split(nest.blocks(), work, 1, |range| run.blocks(range));
 }
 
-/// The nest of the operands of a run over a shape: inputs, which broadcast to it, then outputs in C
-/// order. `bytes` are those of all operands.
-fn nest(program: &Program, shape: &Shape, inputs: &[&Layout], bytes: usize) -> Nest {
-    let (count, outputs) = (shape.count(), program.outputs.len());
-    let operands = inputs.len() + outputs;
-    if inputs.iter().all(|x| x.is_contiguous() && x.shape().count() == count) {
-        let tile = if operands >= WIDE && bytes >= FAR { SHORT } else { TILE };
-        return Nest::line(count, operands, tile);
+/// The nest of operands that broadcast to a shape: inputs, then outputs. `bytes` are those of all.
+fn nest(program: &Program, shape: &Shape, operands: &[&Layout], bytes: usize) -> Nest {
+    let count = shape.count();
+    if operands.iter().all(|x| x.is_contiguous() && x.shape().count() == count) {
+        let tile = if operands.len() >= WIDE && bytes >= FAR { SHORT } else { TILE };
+        return Nest::line(count, operands.len(), tile);
     }
-    let sizes = shape.sizes();
-    let own = row_major(&sizes);
-    let strides: SmallVec<[Strides; 4]> =
-        inputs.iter().map(|x| x.broadcast_strides(shape)).collect();
-    let mut all: SmallVec<[&[isize]; 8]> = strides.iter().map(|s| s.as_slice()).collect();
-    all.extend((0..outputs).map(|_| own.as_slice()));
+    let strides: SmallVec<[Strides; 8]> =
+        operands.iter().map(|x| x.broadcast_strides(shape)).collect();
+    let all: SmallVec<[&[isize]; 8]> = strides.iter().map(|s| s.as_slice()).collect();
     // So much more of a line of what is transposed is read at once.
     let square = if program.register_count <= FEW { convert::MOST } else { TILE };
-    Nest::new(&sizes, &all, TILE, square)
+    Nest::new(&shape.sizes(), &all, TILE, square)
 }
 
 /// The memory of all operands of a run.
@@ -310,7 +307,7 @@ impl Program {
         let port = |k: usize, ptr: *mut u8, dtype: DType, direct: bool| {
             let direct = direct && !is_narrow(dtype);
             let (row, col) = (nest.row_stride(k), nest.col_stride(k));
-            Port { ptr, dtype, row, col, direct, streams: false }
+            Port { ptr, dtype, row, col, direct, streams: false, repeats: nest.repeats(k) }
         };
         // Pushed one by one, because for small arrays the set-up is most of a run's time.
         let mut sources: SmallVec<[Port; 4]> = SmallVec::new();
@@ -346,9 +343,10 @@ impl Run<'_> {
     fn blocks(&self, range: Range<usize>) {
         let size = (self.nest.most() * self.program.width).next_multiple_of(64);
         let registers = self.program.register_count * size;
+        let repeated = self.inputs.iter().filter(|port| port.repeats).count() * size;
         let spilled = self.code.map_or(0, Code::spilled);
-        with_scratch(registers + spilled, |scratch| {
-            let spilled = scratch.wrapping_add(registers);
+        with_scratch(registers + repeated + spilled, |scratch| {
+            let spilled = scratch.wrapping_add(registers + repeated);
             let home =
                 |value: usize| scratch.wrapping_add(self.program.registers[value] as usize * size);
             let mut places: SmallVec<[*mut u8; 16]> = SmallVec::new();
@@ -360,6 +358,16 @@ impl Run<'_> {
                 let width = self.program.scalars[k].compute().width();
                 // SAFETY: a register holds a tile.
                 unsafe { splat(home(self.inputs.len() + k), bits, width, count) };
+            }
+            // What is one number in all blocks has a tile of its own, which nothing else is put in.
+            let mut spare = scratch.wrapping_add(registers);
+            for (k, port) in self.inputs.iter().enumerate().filter(|(_, port)| port.repeats) {
+                // SAFETY: the tile is one of those for which there is room after the registers.
+                unsafe {
+                    load_block(port.dtype, spare, Place::new(port.ptr.cast_const(), 0, 0), 1, count)
+                };
+                places[k] = spare;
+                spare = spare.wrapping_add(size);
             }
             self.nest.visit(range, |block| {
                 // SAFETY: places are registers or blocks of the operands; scratch is this thread's.
@@ -389,7 +397,7 @@ impl Run<'_> {
         let dense = |port: &Port| port.direct && is_dense(rows, cols, port.row, port.col);
         // SAFETY: blocks lie inside their operands, registers hold a tile.
         unsafe {
-            for (k, port) in self.inputs.iter().enumerate() {
+            for (k, port) in self.inputs.iter().enumerate().filter(|(_, port)| !port.repeats) {
                 let Place { ptr, row, col } = port.at(from[k]);
                 places[k] = if dense(port) {
                     ptr

@@ -378,6 +378,43 @@ fn a_number_for_each_row_of_several_planes() {
 }
 
 #[test]
+fn results_lie_in_any_order() {
+    // Channels of images, their rows apart, and axes in another order; a number for all of each.
+    for (sizes, strides, room) in [
+        (vec![8, 1, 700], vec![2100, 700, 1], 16800),
+        (vec![300, 7], vec![20, 1], 6000),
+        (vec![40, 1], vec![33, 1], 1320),
+        (vec![30, 50], vec![1, 30], 1500),
+        (vec![5, 6, 33], vec![33, 165, 1], 990),
+    ] {
+        let x = array(DType::F32, &sizes, numbers);
+        let c = array(DType::F32, &vec![1; sizes.len()], |_| 0.75);
+        let count = sizes.iter().product::<usize>();
+        for ops in [1, 2] {
+            // One result alone may be a chain; of two, one lies in C order.
+            let mut builder = ElementProgram::new(&[DType::F32; 2], &[]);
+            let [a, b] = [builder.array(0), builder.array(1)];
+            let first = builder.push(ElementOp::Map(&arithmetic::subtract), &[a, b], DType::F32);
+            let second =
+                builder.push(ElementOp::Map(&arithmetic::multiply), &[b, first], DType::F32);
+            let program = Program::lower(&builder.giving(&[second, first][..ops])).unwrap();
+            let around = array(DType::F32, &[room], |_| -7.0);
+            let placed = view(&around, &sizes, &strides, 0);
+            let plain = Array::uninit(DType::F32, Shape::of(&sizes)).unwrap();
+            // SAFETY: the outputs are fresh and have the shape of the first input.
+            unsafe { run(&program, &[&x, &c], &[], &[&placed, &plain][..ops]) };
+            let of = |f: fn(f32) -> f32| naive(&x, &sizes).into_iter().map(f).collect::<Vec<_>>();
+            assert_eq!(naive(&placed, &sizes), of(|x| 0.75 * (x - 0.75)), "{sizes:?}");
+            if ops == 2 {
+                assert_eq!(floats(&plain), of(|x| x - 0.75), "{sizes:?}");
+            }
+            let untouched = floats(&around).into_iter().filter(|&y| y == -7.0).count();
+            assert_eq!(untouched, room - count, "{sizes:?}: nothing is written between");
+        }
+    }
+}
+
+#[test]
 fn short_blocks_of_many_large_operands_give_the_same() {
     // ((a - b) * c - d) * e, of which the last block is not whole.
     let count = FAR / (WIDE * 4) + SHORT / 2 + 3;

@@ -36,7 +36,9 @@ impl Unplaced {
         if count == 0 || count * program.instrs.len().max(1) >= PARALLEL {
             return None;
         }
-        let layouts: SmallVec<[&Layout; 4]> = inputs.iter().map(|(_, layout)| layout).collect();
+        let own = Layout::contiguous(shape.clone());
+        let mut layouts: SmallVec<[&Layout; 8]> = inputs.iter().map(|(_, layout)| layout).collect();
+        layouts.extend(outputs.iter().map(|_| &own));
         // There are few elements.
         let nest = nest(program, shape, &layouts, 0);
         let nowhere = std::ptr::null_mut();

@@ -17,6 +17,7 @@ use crate::layout::Layout;
 use crate::ops::emit::OrThrow;
 use crate::ops::op::Type;
 use crate::schedule::block_fusion::{AxisMap, BlockFusion, Positions, part, sized};
+use crate::schedule::{Operand, Plan, Source, Step, Work as StepWork};
 use crate::threads;
 
 /// A block fusion that runs, with its operands and results.
@@ -27,6 +28,8 @@ struct Work<'a> {
     numbers: &'a [Scalar],
     results: &'a [Array],
     workspace: Option<&'a Array>,
+    /// Whether each result lies apart from all operands
+    apart: SmallVec<[bool; 4]>,
     /// All steps of a block as one program, where they compute rows
     rows: Option<Arc<BlockRows>>,
 }
@@ -46,7 +49,8 @@ pub(super) fn run(
         _ => results.split_last().map_or((results, None), |(last, rest)| (rest, Some(last))),
     };
     let (results, reduced) = results.split_at(results.len() - fusion.carried.len());
-    let mut work = Work { lowered, fusion, args, numbers, results, workspace, rows: None };
+    let apart = results.iter().map(|y| args.iter().all(|x| !overlap(x, y))).collect();
+    let mut work = Work { lowered, fusion, args, numbers, results, workspace, apart, rows: None };
     work.rows = work.row_program();
     let carried: SmallVec<[_; 1]> = (fusion.carried.iter())
         .filter_map(|reduction| {
@@ -70,6 +74,30 @@ pub(super) fn run(
         unsafe { reduction.finish(out) };
     }
     Ok(())
+}
+
+/// Whether the memory of two arrays overlaps.
+fn overlap(x: &Array, y: &Array) -> bool {
+    let range = |x: &Array| {
+        let (first, size) = (x.ptr().addr(), x.dtype.size());
+        let (low, high) = x.layout.extent()?;
+        let offset = x.layout.offset();
+        Some(first - (offset - low) * size..first + (high + 1 - offset) * size)
+    };
+    let ranges = range(x).zip(range(y));
+    ranges.is_some_and(|(x, y)| x.start < y.end && y.start < x.end)
+}
+
+/// The slot of an output that a group makes and that nothing else reads.
+fn last_of_group(plan: &Plan, output: usize) -> Option<u32> {
+    let source @ Source::Slot(slot) = plan.outputs()[output] else { return None };
+    if plan.outputs().iter().filter(|&&other| other == source).count() > 1 {
+        return None;
+    }
+    let is_read = |step: &Step| step.args.contains(&Operand::Array(source));
+    let mut steps = plan.steps().iter().rev();
+    let made = steps.find(|step| step.results.contains(&slot) || is_read(step))?;
+    (matches!(made.work, StepWork::Group(_)) && !is_read(made)).then_some(slot)
 }
 
 impl Work<'_> {
@@ -164,20 +192,25 @@ impl Work<'_> {
             let scratch = ScratchRange { from: at + fusion.scratch, bytes: fusion.products };
             run.lend(workspace.buffer(), at, scratch);
         }
-        let made = run.finish_into(&into)?;
-        if !made.iter().all(Array::is_contiguous) {
-            return Err(error::internal("a block of rows is not in C order"));
-        }
-        for ((y, x), (at, from)) in
-            self.results.iter().zip(&made).zip(fusion.positions.iter().zip(&fusion.staged))
-        {
-            if from.is_some() {
-                let along: AxisMap = at.iter().map(|&axis| Some(axis)).collect();
-                let block = y.view(part(&y.layout, &along, &start, &size));
-                // SAFETY: the result is the caller's; this block of it is written here alone, and
-                // lies apart from the workspace.
-                unsafe { copy_into(&block, x) };
+        // Blocks of staged results, where they lie.
+        let mut staged: SmallVec<[(usize, Array); 1]> = SmallVec::new();
+        for (k, y) in self.results.iter().enumerate().filter(|(k, _)| fusion.staged[*k].is_some()) {
+            let along: AxisMap = fusion.positions[k].iter().map(|&axis| Some(axis)).collect();
+            let block = y.view(part(&y.layout, &along, &start, &size));
+            let is_summed = fusion.carried.iter().any(|reduction| reduction.output == k);
+            match last_of_group(plan, k) {
+                Some(slot) if self.apart[k] && !is_summed => run.elsewhere.push((slot, block)),
+                _ => staged.push((k, block)),
             }
+        }
+        let made = run.finish_into(&into)?;
+        if fusion.carried.iter().any(|reduction| !made[reduction.output].is_contiguous()) {
+            return Err(error::internal("a block that is summed is not in C order"));
+        }
+        for (k, block) in staged {
+            // SAFETY: the result is the caller's; this block of it is written here alone, and
+            // lies apart from the workspace.
+            unsafe { copy_into(&block, &made[k]) };
         }
         Ok(made)
     }

@@ -30,7 +30,7 @@ use crate::memory::Buffer;
 use crate::ops::emit::catch;
 use crate::ops::op::Type;
 use crate::passes::cost::{self, Cost};
-use crate::schedule::{Operand, Plan, Step, Template, Work};
+use crate::schedule::{Operand, Plan, Source, Step, Template, Work};
 use crate::threads;
 use crate::watch::{self, Event};
 pub use lower::Lowered;
@@ -139,6 +139,8 @@ struct Run<'a> {
     memory: SmallVec<[Option<Place>; 4]>,
     /// Memory in which products pack their operands, if it was lent
     scratch: Option<(Buffer, ScratchRange)>,
+    /// Slots that groups write elsewhere, and where: memory that no operand has, in any order
+    elsewhere: SmallVec<[(u32, Array); 1]>,
     /// Whether this run is part of a step, which is timed as a whole
     is_part: bool,
     /// The prepared steps, where they fit the inputs
@@ -168,6 +170,7 @@ impl<'a> Run<'a> {
             slots: SmallVec::new(),
             memory: SmallVec::new(),
             scratch: None,
+            elsewhere: SmallVec::new(),
             is_part: false,
             prepared: None,
         };
@@ -241,17 +244,22 @@ impl<'a> Run<'a> {
         for (k, &source) in self.plan.outputs().iter().enumerate() {
             let result = self.array(source);
             results.push(match into.get(k) {
-                Some(Some(target)) => {
+                Some(Some(target)) if self.elsewhere(source).is_none() => {
                     if result.ptr() != target.ptr() {
                         // SAFETY: the caller gives the target away; it is no operand.
                         unsafe { cpu::copy::copy_into(target, result) };
                     }
                     target.clone()
                 }
-                Some(None) | None => result.clone(),
+                Some(_) | None => result.clone(),
             });
         }
         Ok(results)
+    }
+
+    /// Where a group writes an array, if that is not its place in the plan.
+    fn elsewhere(&self, source: Source) -> Option<&Array> {
+        self.elsewhere.iter().find_map(|(slot, y)| (source == Source::Slot(*slot)).then_some(y))
     }
 
     /// Runs some of the steps; `may` says whether they may be interrupted.

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Arrays, Place, Run, ScratchRange, blocks, control_flow};
 use crate::array::Array;
-use crate::cpu::{self, innermost};
+use crate::cpu::{self, innermost, program};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::executor::{Results, hooks};
@@ -182,7 +182,13 @@ impl Run<'_> {
 
     fn group(&mut self, step: &Step, group: &Group) -> Result<Results> {
         let mut results = Results::new();
+        let mut is_elsewhere = false;
         for (&slot, dtype) in step.results.iter().zip(group.program.dtypes()) {
+            if let Some(array) = self.elsewhere(Source::Slot(slot)) {
+                is_elsewhere = true;
+                results.push(array.clone());
+                continue;
+            }
             results.push(match self.fixed(slot)? {
                 Some(array) => array,
                 None => Array::uninit(dtype, self.open_shape(step, &group.shape)?)?,
@@ -197,9 +203,15 @@ impl Run<'_> {
         }
         let mut outputs: SmallVec<[&Array; 2]> = SmallVec::new();
         results.iter().for_each(|result| outputs.push(result));
+        let program = self.lowered.program(group);
         // SAFETY: as for ops: an output lies apart from all live values, or it is the memory of one
         // operand of its type that lies as it does and that nobody reads again.
-        unsafe { innermost::run(self.lowered.program(group), &arrays, &numbers, &outputs) };
+        unsafe {
+            match is_elsewhere {
+                true => program::run(program, &arrays, &numbers, &outputs),
+                false => innermost::run(program, &arrays, &numbers, &outputs),
+            }
+        }
         drop((arrays, outputs));
         Ok(results)
     }
