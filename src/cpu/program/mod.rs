@@ -223,8 +223,8 @@ unsafe impl Sync for Run<'_> {}
 /// Runs a program. All outputs have one shape, to which every input broadcasts.
 ///
 /// # Safety
-/// Nobody else reads or writes the outputs meanwhile, and none has two elements in one place. An output may be the
-/// memory of an input with the same dtype and layout; otherwise it overlaps none.
+/// Nobody else reads or writes the outputs meanwhile, and none has two elements in one place. An
+/// output may be the memory of an input with the same dtype and layout; otherwise it overlaps none.
 pub unsafe fn run(program: &Program, inputs: &[&Array], scalars: &[Scalar], outputs: &[&Array]) {
     debug_assert!(inputs.iter().map(|x| x.dtype).eq(program.inputs.iter().copied()));
     debug_assert!(outputs.iter().map(|y| y.dtype).eq(program.outputs()));
