@@ -196,8 +196,7 @@ def test_searchsorted_is_numpy_s():
         got = wg.searchsorted(wg.asarray(line), wg.asarray(values), side=side)
         np.testing.assert_array_equal(got.numpy(), np.searchsorted(line, values, side))
     assert wg.searchsorted(wg.zeros(0), wg.ones(2)).tolist() == [0, 0]
-    # Few elements are searched by halves, many are sorted with the values.
-    for n in (1, 2, 3, 4, 5, 63, 64, 65, 4095, 4096, 4097):
+    for n in (1, 2, 3, 4, 5, 15, 16, 17, 255, 256, 257, 4095, 4096, 4097):
         for dtype in ("float32", "float16", "int8", "uint64", "bool"):
             line = np.sort(rng.integers(0, 2 if dtype == "bool" else 100, n)).astype(dtype)
             values = rng.integers(0, 2 if dtype == "bool" else 110, 300).astype(dtype)
@@ -207,6 +206,15 @@ def test_searchsorted_is_numpy_s():
             for side in ("left", "right"):
                 got = wg.searchsorted(wg.asarray(line), wg.asarray(values), side=side)
                 np.testing.assert_array_equal(got.numpy(), np.searchsorted(line, values, side))
+
+
+def test_searchsorted_takes_open_sizes():
+    f = wg.compile(wg.searchsorted, signature=[wg.Spec((None,), wg.float32)] * 2)
+    for n in (5, 16, 3, 255, 256, 1, 4095, 4096, 5000):
+        line = np.sort(rng.standard_normal(n)).astype("float32")
+        values = rng.standard_normal(40 + n % 3).astype("float32")
+        got = f(wg.asarray(line), wg.asarray(values))
+        np.testing.assert_array_equal(got.numpy(), np.searchsorted(line, values))
 
 
 def test_take_along_axis_broadcasts():

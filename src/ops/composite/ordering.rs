@@ -246,64 +246,23 @@ pub(super) fn elements(shape: &Shape) -> Dim {
     shape.elements()
 }
 
-/// Sorted elements are searched by halves where this many binary digits count them. To sort both is
-/// quicker for more. There are few lengths, since each is a plan of its own where the size is open.
-const DIGITS: [u32; 4] = [0, 4, 8, 12];
-
-/// How many sorted elements come before each value.
-fn places<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool) -> Expr<'e> {
-    let both = super::promoted(&[sorted, values], "searchsorted");
-    let n = both[0].size(0);
-    match DIGITS.into_iter().find(|digits| n.is_below(1 << digits)) {
-        Some(digits) => halved(both[0], both[1], left, digits),
-        None => merged(both[0], both[1], left),
-    }
-}
-
-/// The count of sorted elements before each value, from its highest digit on: it grows by a power of
-/// two where the last of so many elements more comes before the value too.
-fn halved<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool, digits: u32) -> Expr<'e> {
-    let n = values.whole(sorted.size(0));
-    let dtype = if sorted.dtype() == DType::Bool { DType::U8 } else { sorted.dtype() };
-    let (sorted, values) = (sorted.cast(dtype), values.cast(dtype));
-    let one = values.scalar(1);
-    let mut count = values.scalar(0).full(DType::I64, values.shape());
-    for step in (0..digits).rev().map(|digit| 1_i64 << digit) {
-        let more = count + values.scalar(step);
-        let last = sorted.gather(&[more.minimum(n) - one]);
-        let is_before = match left {
-            true => last.less(values),
-            false => last.less_equal(values),
-        };
-        // NaN comes last.
-        let is_before = match (dtype.is_float(), left) {
-            (false, _) => is_before,
-            (true, true) => {
-                is_before.logical_or(values.isnan().logical_and(last.isnan().logical_not()))
-            }
-            (true, false) => is_before.logical_or(values.isnan()),
-        };
-        count = is_before.logical_and(more.less_equal(n)).select(more, count);
-    }
-    count
-}
-
 /// The place of each value in the merged order of both, less its place among the values alone, is
 /// the count of sorted elements before it. Who comes first in the concatenation comes before its
 /// equals, since sorting is stable.
-fn merged<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool) -> Expr<'e> {
-    let (n, m) = (sorted.size(0), elements(&values.shape()));
-    let flat = values.reshape(Shape::from_dims(&[m]));
+fn places<'e>(sorted: Expr<'e>, values: Expr<'e>, left: bool) -> Expr<'e> {
+    let both = super::promoted(&[sorted, values], "searchsorted");
+    let (n, m) = (both[0].size(0), elements(&both[1].shape()));
+    let flat = both[1].reshape(Shape::from_dims(&[m]));
     let ranks = |x: Expr<'e>| {
         let order = Op::ArgSort { axis: 0, descending: false };
         x.emit(order.clone()).emit(order)
     };
     let merged = if left {
-        ranks(flat.concat(&[flat, sorted], 0)).narrow(0, 0, m)
+        ranks(flat.concat(&[flat, both[0]], 0)).narrow(0, 0, m)
     } else {
-        ranks(flat.concat(&[sorted, flat], 0)).narrow(0, n, m)
+        ranks(flat.concat(&[both[0], flat], 0)).narrow(0, n, m)
     };
-    (merged - ranks(flat)).reshape(values.shape())
+    (merged - ranks(flat)).reshape(both[1].shape())
 }
 
 /// `q end` as a whole number and the rest.
