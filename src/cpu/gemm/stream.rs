@@ -9,8 +9,13 @@ use std::mem::MaybeUninit;
 use super::kernel::{BLOCK, Element, prefetch};
 use super::vector::{Lanes, Vector};
 
-/// Steps of `k` that [`Kernels::stream`] takes at a time.
+/// The most steps of `k` that [`Kernels::stream`] takes at a time.
 const TERMS: usize = 8;
+/// Steps that one row takes at a time where rows of `b` start more than a page apart: the hardware
+/// fetches so many streams ahead, not more.
+const FAR_TERMS: usize = 4;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 /// Sums that [`Kernels::stream`] keeps in the L1 cache. Fewer rows take longer stretches of `b`.
 pub const SUMS: usize = 2048;
 
@@ -103,12 +108,17 @@ pub unsafe fn stream<T: Element, V: Vector<T>, const F: bool, const N: usize>(
 ) {
     let mut memory = [MaybeUninit::<T>::uninit(); SUMS];
     let wide = SUMS / rows;
+    let apart = |two: &[isize]| two[0].abs_diff(two[1]) * size_of::<T>();
+    let terms = match rows == 1 && b_at.windows(2).all(|two| apart(two) > PAGE) {
+        true => FAR_TERMS,
+        false => TERMS,
+    };
     for start in (0..columns).step_by(wide) {
         let n = wide.min(columns - start);
         let sums = zeros(&mut memory[..rows * n]);
         let b = b.wrapping_add(start);
-        for k in (0..b_at.len()).step_by(TERMS) {
-            let (terms, rest) = b_at[k..].split_at(TERMS.min(b_at.len() - k));
+        for k in (0..b_at.len()).step_by(terms) {
+            let (terms, rest) = b_at[k..].split_at(terms.min(b_at.len() - k));
             // Pieces of rows are far apart, so the hardware does not see the next ones coming; one
             // row's are long.
             let next = if rows > 1 { &rest[..TERMS.min(rest.len())] } else { &[] };

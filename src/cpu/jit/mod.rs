@@ -15,10 +15,9 @@ mod x86;
 use crate::dtype::DType;
 use crate::ops::element::{ElementOp, ElementProgram};
 use crate::scalar::trace::{self, Id, Operation, Trace, Value};
+use crate::simd::Isa;
 use memory::Executable;
-
-/// Bytes of each operand that are worked on at once.
-pub use registers::STEP;
+use x86::Width;
 
 /// `(addresses, from, until, numbers, spilled)` in bytes of each operand; returns how far it came.
 type Entry = unsafe extern "sysv64" fn(*const *mut u8, usize, usize, *const u64, *mut u8) -> usize;
@@ -28,7 +27,11 @@ pub struct Code {
     pages: Executable,
     entry: usize,
     spilled: usize,
+    width: Width,
 }
+
+/// The most elements of a [step](Code::step).
+pub const LONGEST: usize = registers::step(Width::Bits512) / size_of::<f32>();
 
 /// Fewer instructions than this are as fast over tiles.
 const FEWEST: usize = 2;
@@ -81,12 +84,23 @@ fn traced(program: &ElementProgram) -> Option<(Vec<Id>, Trace)> {
 }
 
 impl Code {
-    /// The code of an [eligible](is_eligible) program, if each of its ops has a trace.
-    pub fn of(program: &ElementProgram) -> Option<Code> {
+    /// The code of an [eligible](is_eligible) program at a level of the instruction set, if the level
+    /// and each of the ops has what that takes.
+    pub fn of(program: &ElementProgram, isa: Isa) -> Option<Code> {
+        let width = match isa {
+            Isa::Base => return None,
+            Isa::V3 => Width::Bits256,
+            Isa::V4 => Width::Bits512,
+        };
         let (results, trace) = traced(program)?;
-        let emitted = registers::emit(&trace, program.arrays().len(), &results);
+        let emitted = registers::emit(&trace, program.arrays().len(), &results, width);
         let pages = Executable::new(&emitted.bytes)?;
-        Some(Code { pages, entry: emitted.entry, spilled: emitted.spilled })
+        Some(Code { pages, entry: emitted.entry, spilled: emitted.spilled, width })
+    }
+
+    /// Elements that are worked on at once.
+    pub fn step(&self) -> usize {
+        registers::step(self.width) / size_of::<f32>()
     }
 
     /// Bytes of memory that a run needs for values without a register.
@@ -94,14 +108,14 @@ impl Code {
         self.spilled
     }
 
-    /// Works on elements from one to another, whole [steps](STEP), and returns the element before
+    /// Works on elements from one to another, whole [steps](Code::step), and returns the element before
     /// which it stopped: where a formula does not hold for one that follows, or at the end.
     ///
     /// # Safety
     /// `addresses` has those of the inputs and then of the results, of so many elements each; a
     /// result may lie in the place of an input, and otherwise overlaps none. `numbers` has one entry
-    /// for each number, `spilled` as many bytes as [`Code::spilled`] says. The processor has AVX2
-    /// and fused multiply-adds.
+    /// for each number, `spilled` as many bytes as [`Code::spilled`] says. The processor has the
+    /// level for which the code was made.
     pub unsafe fn run(
         &self,
         addresses: &[*mut u8],
@@ -110,7 +124,7 @@ impl Code {
         spilled: *mut u8,
     ) -> usize {
         const ELEMENT: usize = size_of::<f32>();
-        debug_assert!(((until - from) * ELEMENT).is_multiple_of(STEP));
+        debug_assert!((until - from).is_multiple_of(self.step()));
         // SAFETY: at that place is code that was made for this type of function.
         let entry: Entry = unsafe { std::mem::transmute(self.pages.at(self.entry)) };
         let range = (from * ELEMENT, until * ELEMENT);

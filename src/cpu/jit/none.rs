@@ -1,9 +1,10 @@
 //! No machine code: what other processors and systems have in place of it.
 
 use crate::ops::element::ElementProgram;
+use crate::simd::Isa;
 
-/// Bytes of each operand that are worked on at once.
-pub const STEP: usize = 64;
+/// The most elements of a step.
+pub const LONGEST: usize = 32;
 
 /// Machine code, of which there is none.
 pub enum Code {}
@@ -15,8 +16,13 @@ pub fn is_eligible(_: &ElementProgram) -> bool {
 
 impl Code {
     /// The code of a program.
-    pub fn of(_: &ElementProgram) -> Option<Code> {
+    pub fn of(_: &ElementProgram, _: Isa) -> Option<Code> {
         None
+    }
+
+    /// Elements that are worked on at once.
+    pub fn step(&self) -> usize {
+        match *self {}
     }
 
     /// Bytes of memory that a run needs.

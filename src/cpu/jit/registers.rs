@@ -5,17 +5,18 @@
 //! its last use; where registers are short, the one whose next use is farthest goes to memory, unless
 //! memory has it anyway: elements of inputs, numbers and constants are read again.
 
-use super::x86::{Assembler, Condition, General, Opcode, Register, Source};
+use super::x86::{Assembler, Condition, General, Opcode, Register, Source, Width};
 use crate::scalar::trace::{Binary, Id, Operation, Trace, Unary};
 
 /// Vectors that go through the operations side by side.
 const COPIES: usize = 2;
-/// Bytes of a vector.
-const VECTOR: usize = 32;
+/// The most vector registers.
+const MOST: usize = Width::Bits512.registers();
+
 /// Bytes of each operand that one turn works on.
-pub const STEP: usize = COPIES * VECTOR;
-/// Vector registers.
-const REGISTERS: usize = 16;
+pub const fn step(width: Width) -> usize {
+    COPIES * width.bytes()
+}
 
 /// Where the operands of the code are: the place among elements, the bits of numbers, memory for
 /// values without a register, and constants. (`rdi` has the table of addresses, `rdx` the place of
@@ -50,9 +51,10 @@ enum Item {
 
 struct Emitter<'a> {
     operations: &'a [Operation],
+    width: Width,
     code: Assembler,
     /// The value in each register
-    held: [Option<Name>; REGISTERS],
+    held: [Option<Name>; MOST],
     /// The register and the place in memory of each value
     register: Vec<[Option<Register>; COPIES]>,
     place: Vec<[Option<i32>; COPIES]>,
@@ -65,7 +67,7 @@ struct Emitter<'a> {
 }
 
 /// The code that reads the inputs and writes `results` behind them in the table of addresses.
-pub fn emit(trace: &Trace, inputs: usize, results: &[Id]) -> Emitted {
+pub fn emit(trace: &Trace, inputs: usize, results: &[Id], width: Width) -> Emitted {
     let operations = &trace.operations[..];
     let mut is_needed = vec![false; operations.len()];
     results.iter().chain(&trace.rare).for_each(|&id| is_needed[id as usize] = true);
@@ -85,8 +87,9 @@ pub fn emit(trace: &Trace, inputs: usize, results: &[Id]) -> Emitted {
 
     let mut emitter = Emitter {
         operations,
-        code: Assembler::default(),
-        held: [None; REGISTERS],
+        width,
+        code: Assembler::new(width),
+        held: [None; MOST],
         register: vec![[None; COPIES]; operations.len()],
         place: vec![[None; COPIES]; operations.len()],
         uses: vec![[const { Vec::new() }; COPIES]; operations.len()],
@@ -106,7 +109,8 @@ impl Emitter<'_> {
         for (id, operation) in self.operations.iter().enumerate() {
             if let (Operation::Constant(bits), true) = (operation, is_needed[id]) {
                 self.constants[id] = self.code.bytes.len() as i32;
-                self.code.bytes.extend([bits.to_le_bytes(); VECTOR / 4].as_flattened());
+                let lanes = self.width.bytes() / size_of_val(bits);
+                self.code.bytes.extend(bits.to_le_bytes().repeat(lanes));
             }
         }
     }
@@ -147,7 +151,7 @@ impl Emitter<'_> {
                 Item::Compute(id) => self.compute(id, copy),
                 Item::Check(id) => {
                     let mask = self.read((id, copy), &[]);
-                    self.code.vector2(Opcode::TEST, mask, Source::Register(mask));
+                    self.code.test(mask);
                     exits.push(self.code.jump(Condition::NotZero));
                 }
                 Item::Store(id, operand) => {
@@ -158,7 +162,7 @@ impl Emitter<'_> {
             }
             self.release();
         }
-        self.code.advance(STEP as i32);
+        self.code.advance(step(self.width) as i32);
         self.code.compare();
         let again = self.code.jump(Condition::Below);
         self.code.land(again, start);
@@ -170,7 +174,7 @@ impl Emitter<'_> {
     /// A vector of an operand of the table.
     fn operand(&mut self, k: usize, copy: usize) -> Source {
         self.code.address((k * size_of::<usize>()) as i32);
-        Source::Memory(General::Rax, Some(PLACE), (copy * VECTOR) as i32)
+        Source::Memory(General::Rax, Some(PLACE), (copy * self.width.bytes()) as i32)
     }
 
     /// The moment at which a value is read next, from now on or after now.
@@ -186,7 +190,7 @@ impl Emitter<'_> {
 
     /// Frees the registers of values that nobody reads any more.
     fn release(&mut self) {
-        for register in 0..REGISTERS {
+        for register in 0..self.width.registers() {
             let Some(name) = self.held[register] else { continue };
             let uses = &mut self.uses[name.0 as usize][name.1];
             while uses.pop_if(|moment| *moment <= self.now).is_some() {}
@@ -205,8 +209,9 @@ impl Emitter<'_> {
     /// A free register other than those, for a value.
     fn give(&mut self, (id, copy): Name, kept: &[Register]) -> Register {
         let is_free = |&r: &usize| self.held[r].is_none() && !kept.contains(&(r as Register));
-        let register = (0..REGISTERS).find(is_free).unwrap_or_else(|| {
-            let farthest = (0..REGISTERS)
+        let all = 0..self.width.registers();
+        let register = all.clone().find(is_free).unwrap_or_else(|| {
+            let farthest = all
                 .filter(|&r| !kept.contains(&(r as Register)))
                 .max_by_key(|&r| {
                     let next = self.held[r].and_then(|name| self.next_use(name, false));
@@ -226,7 +231,7 @@ impl Emitter<'_> {
         let is_made = self.operations[id as usize].operands().next().is_some();
         if is_made && self.place[id as usize][copy].is_none() {
             let place = self.spilled;
-            self.spilled += VECTOR as i32;
+            self.spilled += self.width.bytes() as i32;
             self.place[id as usize][copy] = Some(place);
             self.code.vector2(Opcode::STORE, register, Source::Memory(SPILLED, None, place));
         }
@@ -329,7 +334,7 @@ impl Emitter<'_> {
                 }
             }
             Operation::Binary(op, x, y) => {
-                let (opcode, byte, commutes) = instruction(op);
+                let (opcode, kind, commutes) = instruction(op);
                 // Of two NaNs the first is the result, so only a constant changes places.
                 let is_constant =
                     |x: Id| matches!(self.operations[x as usize], Operation::Constant(_));
@@ -341,9 +346,9 @@ impl Emitter<'_> {
                 let first = self.read(x, &self.registers(&[y]));
                 let last = self.last(y, &[first]);
                 let to = self.result(target, &[x, y], &kept(&[Source::Register(first), last]));
-                self.code.vector(opcode, to, first, last);
-                if let Some(byte) = byte {
-                    self.code.byte(byte);
+                match kind {
+                    Kind::Number => self.code.vector(opcode, to, first, last),
+                    Kind::Mask(byte) => self.code.holds((opcode, byte), to, first, last),
                 }
             }
             Operation::Select(mask, x, y) => {
@@ -352,9 +357,20 @@ impl Emitter<'_> {
                 let other = self.read(y, &[&[by][..], &self.registers(&[x])].concat());
                 let last = self.last(x, &[by, other]);
                 let sources = [Source::Register(by), Source::Register(other), last];
-                let to = self.result(target, &[mask, x, y], &kept(&sources));
-                self.code.vector(Opcode::BLEND, to, other, last);
-                self.code.byte(by << 4);
+                let to = match self.width {
+                    Width::Bits256 => self.result(target, &[mask, x, y], &kept(&sources)),
+                    Width::Bits512 if self.dies(mask) && mask != x && mask != y => {
+                        self.rename(mask, target);
+                        by
+                    }
+                    Width::Bits512 => {
+                        let to = self.give(target, &kept(&sources));
+                        self.code.vector2(Opcode::LOAD, to, Source::Register(by));
+                        to
+                    }
+                };
+                let by = if self.width == Width::Bits512 { to } else { by };
+                self.code.choose(to, by, other, last);
             }
             Operation::MultiplyAdd(x, factor, term) => {
                 let names = [x, factor, term].map(|x| self.name(x, copy));
@@ -427,29 +443,36 @@ fn kept(sources: &[Source]) -> Vec<Register> {
     sources.iter().filter_map(register).collect()
 }
 
-/// The instruction of an operation, the byte at its end, and whether its operands may change places.
-fn instruction(op: Binary) -> (Opcode, Option<u8>, bool) {
+/// What an instruction makes.
+enum Kind {
+    Number,
+    /// All bits of lanes, or none, by a comparison, which a byte at the end may name
+    Mask(Option<u8>),
+}
+
+/// The instruction of an operation, what it makes, and whether its operands may change places.
+fn instruction(op: Binary) -> (Opcode, Kind, bool) {
     match op {
-        Binary::Add => (Opcode::ADD, None, true),
-        Binary::Subtract => (Opcode::SUBTRACT, None, false),
-        Binary::Multiply => (Opcode::MULTIPLY, None, true),
-        Binary::Divide => (Opcode::DIVIDE, None, false),
-        Binary::Smaller => (Opcode::SMALLER, None, false),
-        Binary::Larger => (Opcode::LARGER, None, false),
+        Binary::Add => (Opcode::ADD, Kind::Number, true),
+        Binary::Subtract => (Opcode::SUBTRACT, Kind::Number, false),
+        Binary::Multiply => (Opcode::MULTIPLY, Kind::Number, true),
+        Binary::Divide => (Opcode::DIVIDE, Kind::Number, false),
+        Binary::Smaller => (Opcode::SMALLER, Kind::Number, false),
+        Binary::Larger => (Opcode::LARGER, Kind::Number, false),
         // Comparisons that report nothing of quiet NaNs.
-        Binary::Less => (Opcode::COMPARE, Some(0x11), false),
-        Binary::LessOrEqual => (Opcode::COMPARE, Some(0x12), false),
-        Binary::Equal => (Opcode::COMPARE, Some(0x00), true),
-        Binary::Unordered => (Opcode::COMPARE, Some(0x03), true),
-        Binary::And => (Opcode::AND, None, true),
-        Binary::Or => (Opcode::OR, None, true),
-        Binary::Xor => (Opcode::XOR, None, true),
-        Binary::AddWhole => (Opcode::ADD_WHOLE, None, true),
-        Binary::SubtractWhole => (Opcode::SUBTRACT_WHOLE, None, false),
-        Binary::MultiplyWhole => (Opcode::MULTIPLY_WHOLE, None, true),
-        Binary::SmallerWhole => (Opcode::SMALLER_WHOLE, None, true),
-        Binary::LargerWhole => (Opcode::LARGER_WHOLE, None, true),
-        Binary::EqualWhole => (Opcode::EQUAL_WHOLE, None, true),
-        Binary::MoreWhole => (Opcode::MORE_WHOLE, None, false),
+        Binary::Less => (Opcode::COMPARE, Kind::Mask(Some(0x11)), false),
+        Binary::LessOrEqual => (Opcode::COMPARE, Kind::Mask(Some(0x12)), false),
+        Binary::Equal => (Opcode::COMPARE, Kind::Mask(Some(0x00)), true),
+        Binary::Unordered => (Opcode::COMPARE, Kind::Mask(Some(0x03)), true),
+        Binary::And => (Opcode::AND, Kind::Number, true),
+        Binary::Or => (Opcode::OR, Kind::Number, true),
+        Binary::Xor => (Opcode::XOR, Kind::Number, true),
+        Binary::AddWhole => (Opcode::ADD_WHOLE, Kind::Number, true),
+        Binary::SubtractWhole => (Opcode::SUBTRACT_WHOLE, Kind::Number, false),
+        Binary::MultiplyWhole => (Opcode::MULTIPLY_WHOLE, Kind::Number, true),
+        Binary::SmallerWhole => (Opcode::SMALLER_WHOLE, Kind::Number, true),
+        Binary::LargerWhole => (Opcode::LARGER_WHOLE, Kind::Number, true),
+        Binary::EqualWhole => (Opcode::EQUAL_WHOLE, Kind::Mask(None), true),
+        Binary::MoreWhole => (Opcode::MORE_WHOLE, Kind::Mask(None), false),
     }
 }

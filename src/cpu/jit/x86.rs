@@ -1,8 +1,35 @@
-//! Instructions of x86-64 with registers of 256 bits, as bytes. Source: Intel 64 and IA-32
-//! Architectures Software Developer's Manual, volume 2 (VEX prefix, ModR/M and SIB).
+//! Instructions of x86-64 with registers of 256 or 512 bits, as bytes. Source: Intel 64 and IA-32
+//! Architectures Software Developer's Manual, volume 2 (VEX and EVEX prefixes, ModR/M and SIB).
 
-/// A vector register, 0 to 15.
+/// A vector register, by its number.
 pub type Register = u8;
+
+/// The vector registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// AVX2 with fused multiply-adds
+    Bits256,
+    /// AVX-512, foundation and instructions on words of 32 bits
+    Bits512,
+}
+
+impl Width {
+    /// Bytes of a register.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Width::Bits256 => 32,
+            Width::Bits512 => 64,
+        }
+    }
+
+    /// How many there are.
+    pub const fn registers(self) -> usize {
+        match self {
+            Width::Bits256 => 16,
+            Width::Bits512 => 32,
+        }
+    }
+}
 
 /// General registers of addresses, by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +55,7 @@ pub enum Source {
 enum Before {
     None = 0,
     Byte66 = 1,
+    ByteF3 = 2,
 }
 
 /// The table that an opcode is in.
@@ -79,29 +107,49 @@ opcodes! {
     // The last two operands' product, plus the destination.
     MULTIPLY_ADD_231: Byte66 Of0F38 0xb8;
     TEST: Byte66 Of0F38 0x0e;
+    // Of 512 bits alone: bits by a table of three operands' bits, the lanes of a mask register, and
+    // a mask register of lanes that have a bit set.
+    BITS: Byte66 Of0F3A 0x25;
+    LANES: ByteF3 Of0F38 0x38;
+    TEST_LANES: Byte66 Of0F38 0x27;
 }
 
+/// The mask register that is used.
+const MASK: Register = 1;
+
 /// Machine code as it grows.
-#[derive(Default)]
 pub struct Assembler {
     pub bytes: Vec<u8>,
+    width: Width,
 }
 
 impl Assembler {
+    /// Without an instruction.
+    pub fn new(width: Width) -> Assembler {
+        Assembler { bytes: Vec::new(), width }
+    }
+
     /// An instruction of three operands: `first` is what it writes, but where it stores.
     pub fn vector(&mut self, opcode: Opcode, first: Register, second: Register, last: Source) {
         let Opcode(before, table, code) = opcode;
+        // The numbers whose upper bits are in the prefix.
         let (base, index) = match last {
-            Source::Register(x) => (x, 0),
+            Source::Register(x) => (x, x >> 1),
             Source::Memory(base, index, _) => (base as u8, index.map_or(0, |x| x as u8)),
         };
-        let high = |x: u8, place: u8| (!(x >> 3) & 1) << place;
-        self.bytes.extend([
-            0xc4,
-            high(first, 7) | high(index, 6) | high(base, 5) | table as u8,
-            (!second & 15) << 3 | 1 << 2 | before as u8,
-            code,
-        ]);
+        let turned = |x: u8, bit: u8, place: u8| (!(x >> bit) & 1) << place;
+        let middle = (!second & 15) << 3 | 1 << 2 | before as u8;
+        match self.width {
+            Width::Bits256 => {
+                let high = turned(first, 3, 7) | turned(index, 3, 6) | turned(base, 3, 5);
+                self.bytes.extend([0xc4, high | table as u8, middle, code]);
+            }
+            Width::Bits512 => {
+                let high = turned(first, 3, 7) | turned(index, 3, 6) | turned(base, 3, 5);
+                let high = high | turned(first, 4, 4) | table as u8;
+                self.bytes.extend([0x62, high, middle, 2 << 5 | turned(second, 4, 3), code]);
+            }
+        }
         let field = (first & 7) << 3;
         match last {
             Source::Register(x) => self.bytes.push(0xc0 | field | (x & 7)),
@@ -119,6 +167,50 @@ impl Assembler {
     /// The same of two operands.
     pub fn vector2(&mut self, opcode: Opcode, first: Register, last: Source) {
         self.vector(opcode, first, 0, last);
+    }
+
+    /// Lanes all of whose bits are set where a comparison holds, and none elsewhere.
+    pub fn holds(
+        &mut self,
+        (opcode, byte): (Opcode, Option<u8>),
+        to: Register,
+        first: Register,
+        last: Source,
+    ) {
+        let place = if self.width == Width::Bits512 { MASK } else { to };
+        self.vector(opcode, place, first, last);
+        byte.into_iter().for_each(|byte| self.byte(byte));
+        if self.width == Width::Bits512 {
+            self.vector2(Opcode::LANES, to, Source::Register(MASK));
+        }
+    }
+
+    /// Lanes of `last` where `by` has all bits set, and of `other` where it has none. With 512 bits
+    /// `by` is where the result goes.
+    pub fn choose(&mut self, to: Register, by: Register, other: Register, last: Source) {
+        match self.width {
+            Width::Bits256 => {
+                self.vector(Opcode::BLEND, to, other, last);
+                self.byte(by << 4);
+            }
+            Width::Bits512 => {
+                debug_assert_eq!(to, by);
+                self.vector(Opcode::BITS, to, other, last);
+                // Bit `4 by + 2 other + last` is the result.
+                self.byte(0b1010_1100);
+            }
+        }
+    }
+
+    /// Compares lanes, all of whose bits are alike, with zero.
+    pub fn test(&mut self, lanes: Register) {
+        match self.width {
+            Width::Bits256 => self.vector2(Opcode::TEST, lanes, Source::Register(lanes)),
+            Width::Bits512 => {
+                self.vector(Opcode::TEST_LANES, MASK, lanes, Source::Register(lanes));
+                self.bytes.extend([0xc5, 0xf8, 0x98, 0xc0 | MASK << 3 | MASK]);
+            }
+        }
     }
 
     /// The byte at the end of some instructions.

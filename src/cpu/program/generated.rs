@@ -39,19 +39,12 @@ enum Policy {
     Always,
 }
 
-/// With registers of 512 bits the interpreter is as fast for chains that were measured.
 fn policy() -> Policy {
     static POLICY: Lazy<Policy> = Lazy::new(|| match settings::JIT.value().as_deref() {
         _ if cfg!(miri) || isa() < Isa::V3 => Policy::Never,
         Some("always") => Policy::Always,
         Some("off") => Policy::Never,
-        _ => {
-            if isa() == Isa::V3 {
-                Policy::Worth
-            } else {
-                Policy::Never
-            }
-        }
+        _ => Policy::Worth,
     });
     *POLICY
 }
@@ -92,7 +85,7 @@ impl Generated {
             }
         }
         // Who comes at the same time makes it too, and the first is kept.
-        let code = Code::of(&self.source).filter(|code| self.is_right(code));
+        let code = Code::of(&self.source, isa()).filter(|code| self.is_right(code));
         let _ = self.code.set(code);
         self.code.get()?.as_ref()
     }
@@ -105,11 +98,10 @@ impl Generated {
     }
 }
 
-/// Elements that code works on at once.
-const STEP: usize = jit::STEP / size_of::<f32>();
-/// Steps and elements of a trial.
-const STEPS: usize = 16;
-const TRIED: usize = STEPS * STEP;
+/// Elements of a trial, in pieces as long as the longest step.
+const PIECES: usize = 16;
+const PIECE: usize = jit::LONGEST;
+const TRIED: usize = PIECES * PIECE;
 
 /// Whether code gives the bits of the interpreter in each step that it does not leave to it, and how
 /// many these are.
@@ -120,20 +112,22 @@ fn compare(program: &Program, code: &Code) -> (bool, usize) {
     let (want, _) = program.trial(&inputs, &numbers, None);
     let (got, done) = program.trial(&inputs, &numbers, Some(code));
     let is_same = |x: f32, y: f32| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
-    let mut elements = done.iter().flat_map(|k| k * STEP..(k + 1) * STEP);
+    let mut elements = done.iter().flat_map(|&from| from..from + code.step());
     let is_same = elements.all(|i| want.iter().zip(&got).all(|(x, y)| is_same(x[i], y[i])));
     (is_same, done.len())
 }
 
-/// Elements of both signs and many sizes; in the second half of the steps one of each is a zero, an
+/// Elements of both signs and many sizes; in the second half of the pieces one of each is a zero, an
 /// infinity, NaN, very large or not normal.
 fn samples(k: usize) -> Vec<f32> {
     let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-41, 3e38, -87.5];
     let sizes = [1.0, 0.01, 3.0, 0.3];
     (0..TRIED)
-        .map(|i| match (i / STEP).checked_sub(STEPS / 2) {
-            Some(step) if i % STEP == (3 * k + step) % STEP => special[(step + k) % special.len()],
-            _ => (((i * 37 + k * 11) % 101) as f32 * 0.083 - 4.1) * sizes[i / STEP % sizes.len()],
+        .map(|i| match (i / PIECE).checked_sub(PIECES / 2) {
+            Some(piece) if i % PIECE == (3 * k + piece) % PIECE => {
+                special[(piece + k) % special.len()]
+            }
+            _ => (((i * 37 + k * 11) % 101) as f32 * 0.083 - 4.1) * sizes[i / PIECE % sizes.len()],
         })
         .collect()
 }
@@ -159,13 +153,13 @@ impl Program {
         n: usize,
         spilled: *mut u8,
     ) {
-        if n < LEAST && !n.is_multiple_of(STEP) {
+        if n < LEAST && !n.is_multiple_of(code.step()) {
             // SAFETY: as the caller's.
             return unsafe { self.interpret(places, n) };
         }
         let addresses = self.addresses(places);
         let mut moved: SmallVec<[*mut u8; 16]> = SmallVec::new();
-        let (first, whole) = (self.inputs.len(), n / STEP * STEP);
+        let (first, whole) = (self.inputs.len(), n / code.step() * code.step());
         let (mut at, mut stops) = (0, 0);
         while at < n {
             if at < whole {
@@ -194,7 +188,7 @@ impl Program {
         }
     }
 
-    /// The results of a trial, interpreted or by code, and the steps that the code did.
+    /// The results of a trial, interpreted or by code, and where the steps begin that the code did.
     fn trial(
         &self,
         inputs: &[Vec<f32>],
@@ -217,8 +211,8 @@ impl Program {
                 Some(code) => {
                     let mut spilled = vec![0u64; code.spilled() / size_of::<u64>()];
                     let (addresses, spilled) = (self.addresses(&places), spilled.as_mut_ptr());
-                    done.extend((0..STEPS).filter(|k| {
-                        let range = (k * STEP, (k + 1) * STEP);
+                    done.extend((0..TRIED).step_by(code.step()).filter(|&from| {
+                        let range = (from, from + code.step());
                         code.run(&addresses, range, numbers, spilled.cast()) == range.1
                     }));
                 }
@@ -260,13 +254,17 @@ mod tests {
         program.push(ElementOp::Cast, &[y], DType::F32)
     }
 
+    /// Tries the code of each level that the processor has; whether there is any that works.
     fn check(program: &ElementProgram) -> bool {
         assert!(is_eligible(program), "{}", program.names());
-        let Some(code) = Code::of(program) else { return false };
-        let lowered = Program::lower(program).unwrap();
-        let (is_same, steps) = compare(&lowered, &code);
-        assert!(is_same, "{}", program.names());
-        steps > 0
+        let levels = [Isa::V3, Isa::V4].into_iter().filter(|&level| level <= isa());
+        let works = levels.filter_map(|level| Code::of(program, level)).map(|code| {
+            let lowered = Program::lower(program).unwrap();
+            let (is_same, steps) = compare(&lowered, &code);
+            assert!(is_same, "{}", program.names());
+            steps > 0
+        });
+        works.fold(false, |any, works| any | works)
     }
 
     #[test]
