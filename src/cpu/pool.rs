@@ -22,8 +22,8 @@ use crate::simd::{Isa, isa};
 use crate::threads;
 use kernels::{across, down, halves, whole};
 
-/// Elements read that are worth handing to another thread.
-const CHUNK: usize = 1 << 16;
+/// Elements read that are worth handing to another thread, which makes memory for them ready.
+const CHUNK: usize = 1 << 18;
 /// Results of a row that are computed at once.
 const W: usize = 16;
 

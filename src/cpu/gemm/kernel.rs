@@ -9,7 +9,6 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::square;
-use super::stream;
 #[cfg(target_arch = "x86_64")]
 use super::vector::{F32x8, F32x16, F64x4, F64x8};
 use super::vector::{Lanes, Vector};
@@ -198,7 +197,7 @@ pub const ROW: usize = 2 * SQUARE;
 /// The most rows [`Kernels::stream`] takes.
 pub const STREAM_ROWS: usize = 16;
 /// The most columns between two checks for an interruption.
-pub const STREAM_COLUMNS: usize = 16 * stream::SUMS;
+pub const STREAM_COLUMNS: usize = 1 << 15;
 /// The largest tile, in elements.
 pub const TILE: usize = 12 * TILE_WIDTH;
 /// The most columns of a tile.

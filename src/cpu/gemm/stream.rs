@@ -9,15 +9,11 @@ use std::mem::MaybeUninit;
 use super::kernel::{BLOCK, Element, prefetch};
 use super::vector::{Lanes, Vector};
 
-/// The most steps of `k` that [`Kernels::stream`] takes at a time.
+/// Steps of `k` that [`Kernels::stream`] takes at a time.
 const TERMS: usize = 8;
-/// Steps that one row takes at a time where rows of `b` start more than a page apart: the hardware
-/// fetches so many streams ahead, not more.
-const FAR_TERMS: usize = 4;
-/// Bytes of a page.
-const PAGE: usize = 4096;
-/// Sums that [`Kernels::stream`] keeps in the L1 cache. Fewer rows take longer stretches of `b`.
-pub const SUMS: usize = 2048;
+/// Bytes of sums that [`Kernels::stream`] keeps in the L1 cache. Fewer rows take longer stretches of
+/// `b`, which the hardware follows better.
+pub const SUMS: usize = 16 << 10;
 
 /// Adds a term for each offset of `b_at` to the sums of `R` rows from column `from` on, `N` vectors
 /// of `W` elements at a time. Returns the column at which it stopped. `x` has the row's elements.
@@ -106,19 +102,18 @@ pub unsafe fn stream<T: Element, V: Vector<T>, const F: bool, const N: usize>(
     c_row: isize,
     fresh: bool,
 ) {
-    let mut memory = [MaybeUninit::<T>::uninit(); SUMS];
-    let wide = SUMS / rows;
-    let apart = |two: &[isize]| two[0].abs_diff(two[1]) * size_of::<T>();
-    let terms = match rows == 1 && b_at.windows(2).all(|two| apart(two) > PAGE) {
-        true => FAR_TERMS,
-        false => TERMS,
+    let mut memory = [MaybeUninit::<u64>::uninit(); SUMS / size_of::<u64>()];
+    // SAFETY: elements are no larger and need no stricter alignment than these.
+    let memory: &mut [MaybeUninit<T>] = unsafe {
+        std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), SUMS / size_of::<T>())
     };
+    let wide = memory.len() / rows;
     for start in (0..columns).step_by(wide) {
         let n = wide.min(columns - start);
         let sums = zeros(&mut memory[..rows * n]);
         let b = b.wrapping_add(start);
-        for k in (0..b_at.len()).step_by(terms) {
-            let (terms, rest) = b_at[k..].split_at(terms.min(b_at.len() - k));
+        for k in (0..b_at.len()).step_by(TERMS) {
+            let (terms, rest) = b_at[k..].split_at(TERMS.min(b_at.len() - k));
             // Pieces of rows are far apart, so the hardware does not see the next ones coming; one
             // row's are long.
             let next = if rows > 1 { &rest[..TERMS.min(rest.len())] } else { &[] };

@@ -2,8 +2,13 @@
 
 use super::{Line, W};
 use crate::cpu::element::{Element, Number};
+use crate::cpu::gemm::kernel::prefetch;
 use crate::cpu::reduce::{Combine, Max};
 use crate::multiversion;
+
+/// Bytes ahead of what is read that are fetched: each row is read once, and short, and between two
+/// of them others are written.
+const AHEAD: usize = 2048;
 
 multiversion! {
     /// Copies rows to where they lie padded, `size[1]` numbers apart.
@@ -67,13 +72,9 @@ multiversion! {
     where [T: Element] {
         for i in 0..size[0] {
             for at in (0..size[1]).step_by(W) {
-                let mut lanes = [Max::neutral::<T>(); W];
                 // SAFETY: by contract.
                 unsafe {
-                    for &tap in taps {
-                        let x = rows.add(i * apart + tap + at);
-                        join::<T>(&mut lanes, &x.cast::<[T::Number; W]>().read_unaligned());
-                    }
+                    let lanes = largest::<T>(rows.add(i * apart + at), taps);
                     to.add(i * size[1] + at).cast::<[T::Number; W]>().write_unaligned(lanes);
                 }
             }
@@ -90,14 +91,10 @@ multiversion! {
         let [rows, count] = size;
         for i in 0..rows {
             for at in (0..count).step_by(W) {
-                let mut lanes = [Max::neutral::<T>(); W];
                 // SAFETY: by contract. A row is written beyond its end where there are others
                 // behind it, which are written later.
                 unsafe {
-                    for &place in places {
-                        let x = kept.add(i * next + place + at);
-                        join::<T>(&mut lanes, &x.cast::<[T::Number; W]>().read_unaligned());
-                    }
+                    let lanes = largest::<T>(kept.add(i * next + at), places);
                     let mut made = [T::narrow(T::Number::ZERO); W];
                     made.iter_mut().zip(&lanes).for_each(|(made, &x)| *made = T::narrow(x));
                     let out = out.add(i * count + at);
@@ -127,6 +124,9 @@ unsafe fn pairs<T: Element, const N: usize>(
         // SAFETY: by contract.
         unsafe {
             let pairs = x.add(done).cast::<[[T; 2]; N]>().read_unaligned();
+            for line in (0..size_of_val(&pairs)).step_by(64) {
+                prefetch(x.add(done).wrapping_byte_add(AHEAD + line));
+            }
             for (k, to) in ends.into_iter().enumerate() {
                 let half: [T::Number; N] = std::array::from_fn(|i| pairs[i][k].widen());
                 to.add(done / 2).cast::<[T::Number; N]>().write_unaligned(half);
@@ -137,9 +137,20 @@ unsafe fn pairs<T: Element, const N: usize>(
     done
 }
 
+/// The largest elements of the vectors at these places; less than any number where there are none.
+///
+/// # Safety
+/// They can be read.
 #[inline(always)]
-fn join<T: Element>(lanes: &mut [T::Number; W], x: &[T::Number; W]) {
-    for i in 0..W {
-        lanes[i] = Max::join(lanes[i], x[i]);
+unsafe fn largest<T: Element>(x: *const T::Number, places: &[usize]) -> [T::Number; W] {
+    // SAFETY: by contract.
+    let read = |&at: &usize| unsafe { x.add(at).cast::<[T::Number; W]>().read_unaligned() };
+    let Some((first, rest)) = places.split_first() else { return [Max::neutral::<T>(); W] };
+    let mut lanes = read(first);
+    for x in rest.iter().map(read) {
+        for i in 0..W {
+            lanes[i] = Max::join(lanes[i], x[i]);
+        }
     }
+    lanes
 }
