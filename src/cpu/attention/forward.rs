@@ -1,8 +1,11 @@
 //! The forward pass of attention, by blocks of queries and keys.
 
+use smallvec::SmallVec;
+
 use crate::array::Array;
 use crate::cpu::dense::{Real, Store};
 use crate::cpu::element::Shared;
+use crate::cpu::gemm::kernel::{BLOCK, ROW, Row};
 use crate::cpu::gemm::panels::{Panels, Strided, product};
 use crate::cpu::gemm::scratch::{self, Scratch};
 use crate::dtype::DType;
@@ -13,7 +16,7 @@ use crate::shape::Shape;
 use crate::threads::{self, Pace};
 
 use super::block::{self, LANES};
-use super::{OP, Problem, Sizes, in_order, panels};
+use super::{KEYS, OP, Problem, Sizes, in_order, panels};
 
 /// `softmax(scale · q kᵀ + mask) v` and the logarithms of the sums of exponentials, into results
 /// that are there.
@@ -42,6 +45,10 @@ pub unsafe fn forward_into(
         }
     }
 }
+
+/// The most queries of an example for which keys and values are read where they lie, as when a text
+/// is continued: to pack them takes longer than to multiply them.
+const FEW: usize = 1;
 
 /// Where the results are written.
 struct Results<T: Real> {
@@ -260,6 +267,10 @@ impl<T: Real> Problem<T> {
             let q = Strided { ptr: q.cast_const(), strides: (self.e as isize, 1) };
             let p = Strided { ptr: scores.cast_const(), strides: (self.step as isize, 1) };
             let reach = self.reach(i + rows);
+            let there = match source {
+                Source::Here(_) => self.kernel_there(rows),
+                Source::Packed(..) => None,
+            };
             let mut pace = Pace::default();
             for j in (0..reach).step_by(self.keys) {
                 let n = self.keys.min(reach - j);
@@ -267,21 +278,90 @@ impl<T: Real> Problem<T> {
                 if self.is_closed(item, [i, j], [rows, n]) {
                     continue;
                 }
-                let [keys, values] = self.block(source, item, j);
-                let to = (scores, self.step);
-                product(&self.kernels, [rows, n, self.e], q, keys, to, true);
+                let mut values = None;
+                if let Some(kernel) = there {
+                    self.score_there(kernel, [item, j], [rows, n], q.ptr, scores);
+                } else {
+                    let [keys, packed] = self.block(source, item, j);
+                    let to = (scores, self.step);
+                    product(&self.kernels, [rows, n, self.e], q, keys, to, true);
+                    values = Some(packed);
+                }
                 self.mask(scores, item, [i, j], [rows, n]);
                 let filled = n.next_multiple_of(LANES);
                 block::soften::<T>(scores, self.step, [rows, filled], [maxima, sums, factors]);
                 block::rescale::<T>(sums_of_values, wide, [rows, wide], factors);
                 let to = (sums_of_values, wide);
-                product(&self.kernels, [rows, self.f, n], p, values, to, false);
+                match values {
+                    Some(values) => {
+                        product(&self.kernels, [rows, self.f, n], p, values, to, false);
+                    }
+                    None => self.add_there([item, j], [rows, n], p, to),
+                }
             }
             block::finish::<T>(sums_of_values, wide, [rows, wide], [maxima, sums]);
             let at = item * self.l + i;
             let y = results.y.at((at * self.f * results.size) as isize);
             (results.store)(y, self.f, sums_of_values, wide, [rows, self.f], T::ONE);
             results.logsums.at(at as isize).copy_from_nonoverlapping(sums, rows);
+        }
+    }
+
+    /// The kernel for scores of so many queries where keys and values are read where they lie.
+    fn kernel_there(&self, rows: usize) -> Option<Row<T>> {
+        let is_dense = self.k.dense() && self.v.dense();
+        self.kernels.row.filter(|_| rows <= FEW && self.e > 0 && is_dense)
+    }
+
+    /// The scores of queries and `n` keys from `j` on, as [`product`] gives them.
+    ///
+    /// # Safety
+    /// There are these rows of `e` elements at `q`, and keys; `to` has room for the scores.
+    unsafe fn score_there(
+        &self,
+        kernel: Row<T>,
+        [item, j]: [usize; 2],
+        [rows, n]: [usize; 2],
+        q: *const T,
+        to: *mut T,
+    ) {
+        for at in (0..n).step_by(ROW) {
+            let count = ROW.min(n - at);
+            // Behind the last key the last one is repeated.
+            let key = |u: usize| self.k.at(item, j + at + u.min(count - 1), 0).cast::<T>();
+            let keys: [*const T; ROW] = std::array::from_fn(key);
+            for (r, k) in (0..rows).flat_map(|r| (0..self.e).step_by(BLOCK).map(move |k| (r, k))) {
+                // SAFETY: by contract.
+                unsafe {
+                    let steps = BLOCK.min(self.e - k);
+                    let keys = keys.map(|key| key.wrapping_add(k));
+                    let sums = kernel(steps, q.add(r * self.e + k), 1, &keys);
+                    let to = std::slice::from_raw_parts_mut(to.add(r * self.step + at), count);
+                    for (to, &sum) in to.iter_mut().zip(&sums) {
+                        *to = if k == 0 { sum } else { *to + sum };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the weighted sums of `n` values from `j` on, as [`product`] does.
+    ///
+    /// # Safety
+    /// There are these rows of weights at `p`, and values; `to` has such rows of `f` sums.
+    unsafe fn add_there(
+        &self,
+        [item, j]: [usize; 2],
+        [rows, n]: [usize; 2],
+        p: Strided<T>,
+        (to, to_row): (*mut T, usize),
+    ) {
+        let offsets: SmallVec<[isize; KEYS]> =
+            (0..n).map(|i| i as isize * self.v.strides[0]).collect();
+        let (size, v) = ((rows, self.f), self.v.at(item, j, 0).cast());
+        // SAFETY: by contract.
+        unsafe {
+            (self.kernels.stream)(size, p.ptr, p.strides, v, &offsets, to, to_row as isize, false);
         }
     }
 }

@@ -339,13 +339,18 @@ impl<T: Real> Mask<T> {
     }
 }
 
-/// Runs tasks, each of so much work, in order; on several threads where that pays.
+/// Runs tasks, each of so much work, in order; on several threads where that pays, about as many for
+/// each of them.
 fn in_order(tasks: usize, work: usize, run: impl Fn(usize) + Sync) {
     if tasks == 0 {
         return;
     }
-    let each = (CHUNK / work.max(1)).clamp(1, tasks);
-    threads::for_each_chunk(tasks, each, |range| range.for_each(&run));
+    let most = (CHUNK / work.max(1)).clamp(1, tasks);
+    let chunks = match tasks.div_ceil(most) {
+        1 => 1,
+        chunks => chunks.next_multiple_of(threads::num_threads()).min(tasks),
+    };
+    threads::for_each_chunk(tasks, tasks.div_ceil(chunks), |range| range.for_each(&run));
 }
 
 /// Rows of a matrix of the packed form.

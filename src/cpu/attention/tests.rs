@@ -1,6 +1,7 @@
 use super::backward::Saved;
 use super::{backward_into, forward_into};
 use crate::array::Array;
+use crate::cpu::copy;
 use crate::cpu::gemm;
 use crate::cpu::testing::{array, bytes, layouts, noise, values};
 use crate::dtype::DType;
@@ -427,6 +428,30 @@ fn an_example_has_the_same_bits_alone_and_beside_others() {
         for (alone, all) in alone.all().iter().zip(&all) {
             let n = alone.len();
             assert!(all[item * n..(item + 1) * n] == **alone, "{item}");
+        }
+    }
+}
+
+#[test]
+fn a_query_has_the_same_bits_alone_and_beside_others() {
+    for ([b, l, s, e, f], masks) in
+        [([12, 1, 300, 64, 64], Masks::None), ([16, 2, 77, 300, 40], Masks::Float)]
+    {
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            let p = problem(dtype, [b, 40, s, e, f], masks, false);
+            let (all, logsums) = forward(&p.q, &p.k, &p.v, p.mask.as_ref(), false, 0.3).unwrap();
+            let first = |x: &Array| {
+                let mut sizes = x.shape().sizes();
+                sizes[1] = l;
+                let strides = x.layout.strides();
+                x.view(Layout::strided(Shape::of(&sizes), &strides, 0))
+            };
+            let copied = |x: &Array| bytes(&copy::contiguous(&first(x)).unwrap()).to_vec();
+            let mask = p.mask.as_ref().map(first);
+            let (few, few_logsums) =
+                forward(&first(&p.q), &p.k, &p.v, mask.as_ref(), false, 0.3).unwrap();
+            assert!(bytes(&few) == copied(&all), "{dtype} {l} {s}");
+            assert!(bytes(&few_logsums) == copied(&logsums), "{dtype} {l} {s}");
         }
     }
 }

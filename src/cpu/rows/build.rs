@@ -46,6 +46,18 @@ pub struct Port {
     pub col: isize,
 }
 
+impl Port {
+    /// Whether its elements are as registers hold them.
+    pub(super) fn is_wide(&self) -> bool {
+        self.dtype.compute().dtype() == self.dtype
+    }
+
+    /// Whether rows of `n` elements lie one behind the other as registers hold them.
+    pub(super) fn lies(&self, n: usize) -> bool {
+        self.is_wide() && self.col == 1 && self.lead.stride() == Some(n as isize)
+    }
+}
+
 /// How a value is made.
 #[derive(Clone)]
 pub(super) enum Work {

@@ -14,6 +14,8 @@ use crate::ops::elementwise::{Elementwise, arithmetic, exponential};
 pub(super) const TILE: usize = 2048;
 /// The same where nothing but the result is written, and no row is repeated.
 const LONE_TILE: usize = 8192;
+/// The same where no element is written at all: rows come to numbers.
+const READ_TILE: usize = 1 << 16;
 /// Shorter rows that all rows read are repeated for the whole tile, so that an op is one call.
 const LONG: usize = 256;
 /// The most bytes of all registers.
@@ -195,7 +197,15 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Row
     let is_written = |(i, node): (usize, &Node)| {
         uses[i] > 0 && node.form == Form::Whole && !matches!(node.work, Work::Port(_))
     };
+    // What is shared is repeated, what does not lie so is copied.
+    let is_there = |(i, node): (usize, &Node)| match (node.form, &node.work) {
+        (Form::Shared, _) => uses[i] == 0,
+        (Form::Whole, &Work::Port(k)) => ports[k].lies(n),
+        _ => true,
+    };
+    let are_there = nodes.iter().enumerate().all(is_there);
     let tile = match nodes.iter().enumerate().filter(|&x| is_written(x)).count() {
+        0 if n >= LONG && are_there => READ_TILE,
         0 | 1 if n >= LONG => LONE_TILE,
         _ => TILE,
     };
@@ -351,13 +361,9 @@ impl Lower<'_> {
         let node = &self.nodes[i];
         let Work::Port(k) = node.work else { return false };
         let port = &self.ports[k];
-        let is_wide = port.dtype.compute().dtype() == port.dtype;
-        is_wide
+        port.is_wide()
             && match node.form {
-                Form::Whole => {
-                    let is_dense = port.lead.stride() == Some(self.n as isize);
-                    port.col == 1 && (self.rows == 1 || is_dense)
-                }
+                Form::Whole => port.lies(self.n) || port.col == 1 && self.rows == 1,
                 // Numbers are computed for more rows than there may be.
                 Form::Single | Form::Number => false,
                 Form::Shared => port.col == 1 && (self.rows == 1 || !repeats(self.n, self.rows)),
