@@ -5,9 +5,10 @@ use smallvec::SmallVec;
 use crate::array::Array;
 use crate::cpu::dense::{Real, Store};
 use crate::cpu::element::Shared;
-use crate::cpu::gemm::kernel::{BLOCK, ROW, Row};
+use crate::cpu::gemm::kernel::Row;
 use crate::cpu::gemm::panels::{Panels, Strided, product};
 use crate::cpu::gemm::scratch::{self, Scratch};
+use crate::cpu::gemm::stream;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::memory::{Buffer, block_bytes};
@@ -45,10 +46,6 @@ pub unsafe fn forward_into(
         }
     }
 }
-
-/// The most queries of an example for which keys and values are read where they lie, as when a text
-/// is continued: to pack them takes longer than to multiply them.
-const FEW: usize = 1;
 
 /// Where the results are written.
 struct Results<T: Real> {
@@ -278,25 +275,28 @@ impl<T: Real> Problem<T> {
                 if self.is_closed(item, [i, j], [rows, n]) {
                     continue;
                 }
-                let mut values = None;
-                if let Some(kernel) = there {
-                    self.score_there(kernel, [item, j], [rows, n], q.ptr, scores);
-                } else {
-                    let [keys, packed] = self.block(source, item, j);
-                    let to = (scores, self.step);
-                    product(&self.kernels, [rows, n, self.e], q, keys, to, true);
-                    values = Some(packed);
-                }
+                let packed = match there {
+                    Some(kernel) => {
+                        self.score_there(kernel, [item, j], n, q.ptr, scores);
+                        None
+                    }
+                    None => {
+                        let [keys, values] = self.block(source, item, j);
+                        let to = (scores, self.step);
+                        product(&self.kernels, [rows, n, self.e], q, keys, to, true);
+                        Some(values)
+                    }
+                };
                 self.mask(scores, item, [i, j], [rows, n]);
                 let filled = n.next_multiple_of(LANES);
                 block::soften::<T>(scores, self.step, [rows, filled], [maxima, sums, factors]);
                 block::rescale::<T>(sums_of_values, wide, [rows, wide], factors);
                 let to = (sums_of_values, wide);
-                match values {
+                match packed {
                     Some(values) => {
                         product(&self.kernels, [rows, self.f, n], p, values, to, false);
                     }
-                    None => self.add_there([item, j], [rows, n], p, to),
+                    None => self.add_there([item, j], n, p, to),
                 }
             }
             block::finish::<T>(sums_of_values, wide, [rows, wide], [maxima, sums]);
@@ -307,58 +307,52 @@ impl<T: Real> Problem<T> {
         }
     }
 
-    /// The kernel for scores of so many queries where keys and values are read where they lie.
+    /// The kernel for scores where keys and values are read where they lie: for one query, as when a
+    /// text is continued, to pack them takes longer than to multiply them.
     fn kernel_there(&self, rows: usize) -> Option<Row<T>> {
         let is_dense = self.k.dense() && self.v.dense();
-        self.kernels.row.filter(|_| rows <= FEW && self.e > 0 && is_dense)
+        self.kernels.row.filter(|_| rows == 1 && self.e > 0 && is_dense)
     }
 
-    /// The scores of queries and `n` keys from `j` on, as [`product`] gives them.
+    /// The scores of a query and `n` keys from `j` on, as [`product`] gives them.
     ///
     /// # Safety
-    /// There are these rows of `e` elements at `q`, and keys; `to` has room for the scores.
+    /// There are `e` elements at `q`, and these keys; `to` has room for the scores.
     unsafe fn score_there(
         &self,
         kernel: Row<T>,
         [item, j]: [usize; 2],
-        [rows, n]: [usize; 2],
+        n: usize,
         q: *const T,
         to: *mut T,
     ) {
-        for at in (0..n).step_by(ROW) {
-            let count = ROW.min(n - at);
-            // Behind the last key the last one is repeated.
-            let key = |u: usize| self.k.at(item, j + at + u.min(count - 1), 0).cast::<T>();
-            let keys: [*const T; ROW] = std::array::from_fn(key);
-            for (r, k) in (0..rows).flat_map(|r| (0..self.e).step_by(BLOCK).map(move |k| (r, k))) {
-                // SAFETY: by contract.
-                unsafe {
-                    let steps = BLOCK.min(self.e - k);
-                    let keys = keys.map(|key| key.wrapping_add(k));
-                    let sums = kernel(steps, q.add(r * self.e + k), 1, &keys);
-                    let to = std::slice::from_raw_parts_mut(to.add(r * self.step + at), count);
-                    for (to, &sum) in to.iter_mut().zip(&sums) {
-                        *to = if k == 0 { sum } else { *to + sum };
-                    }
+        let first = self.k.at(item, j, 0).cast::<T>();
+        let key = |u: usize| first.wrapping_offset(u as isize * self.k.strides[0]);
+        // SAFETY: by contract.
+        unsafe {
+            stream::row(kernel, (n, self.e), (q, 1), key, |at, sums, fresh| {
+                for (k, &sum) in sums.iter().enumerate() {
+                    let to = to.add(at + k);
+                    *to = if fresh { sum } else { *to + sum };
                 }
-            }
+            });
         }
     }
 
-    /// Adds the weighted sums of `n` values from `j` on, as [`product`] does.
+    /// Adds the weighted sum of `n` values from `j` on, as [`product`] does.
     ///
     /// # Safety
-    /// There are these rows of weights at `p`, and values; `to` has such rows of `f` sums.
+    /// There are these weights at `p`, and values; `to` has `f` sums.
     unsafe fn add_there(
         &self,
         [item, j]: [usize; 2],
-        [rows, n]: [usize; 2],
+        n: usize,
         p: Strided<T>,
         (to, to_row): (*mut T, usize),
     ) {
         let offsets: SmallVec<[isize; KEYS]> =
             (0..n).map(|i| i as isize * self.v.strides[0]).collect();
-        let (size, v) = ((rows, self.f), self.v.at(item, j, 0).cast());
+        let (size, v) = ((1, self.f), self.v.at(item, j, 0).cast());
         // SAFETY: by contract.
         unsafe {
             (self.kernels.stream)(size, p.ptr, p.strides, v, &offsets, to, to_row as isize, false);

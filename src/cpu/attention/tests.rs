@@ -434,15 +434,15 @@ fn an_example_has_the_same_bits_alone_and_beside_others() {
 
 #[test]
 fn a_query_has_the_same_bits_alone_and_beside_others() {
-    for ([b, l, s, e, f], masks) in
-        [([12, 1, 300, 64, 64], Masks::None), ([16, 2, 77, 300, 40], Masks::Float)]
+    for ([b, s, e, f], masks) in
+        [([12, 300, 64, 64], Masks::None), ([16, 77, 300, 40], Masks::Float)]
     {
         for dtype in [DType::F32, DType::F64, DType::BF16] {
             let p = problem(dtype, [b, 40, s, e, f], masks, false);
             let (all, logsums) = forward(&p.q, &p.k, &p.v, p.mask.as_ref(), false, 0.3).unwrap();
             let first = |x: &Array| {
                 let mut sizes = x.shape().sizes();
-                sizes[1] = l;
+                sizes[1] = 1;
                 let strides = x.layout.strides();
                 x.view(Layout::strided(Shape::of(&sizes), &strides, 0))
             };
@@ -450,8 +450,8 @@ fn a_query_has_the_same_bits_alone_and_beside_others() {
             let mask = p.mask.as_ref().map(first);
             let (few, few_logsums) =
                 forward(&first(&p.q), &p.k, &p.v, mask.as_ref(), false, 0.3).unwrap();
-            assert!(bytes(&few) == copied(&all), "{dtype} {l} {s}");
-            assert!(bytes(&few_logsums) == copied(&logsums), "{dtype} {l} {s}");
+            assert!(bytes(&few) == copied(&all), "{dtype} {s}");
+            assert!(bytes(&few_logsums) == copied(&logsums), "{dtype} {s}");
         }
     }
 }

@@ -16,7 +16,7 @@ mod small;
 #[cfg(target_arch = "x86_64")]
 mod square;
 mod steps;
-mod stream;
+pub(super) mod stream;
 mod tile;
 mod tiny;
 mod unplaced;

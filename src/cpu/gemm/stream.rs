@@ -6,7 +6,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::kernel::{BLOCK, Element, prefetch};
+use super::kernel::{BLOCK, Element, ROW, Row, prefetch};
 use super::vector::{Lanes, Vector};
 
 /// Steps of `k` that [`Kernels::stream`] takes at a time.
@@ -154,6 +154,33 @@ pub unsafe fn stream<T: Element, V: Vector<T>, const F: bool, const N: usize>(
                     *c.add(j) = (*c.add(j)).plus(s);
                 }
             }
+        }
+    }
+}
+
+/// The products of one row with `n` columns that are contiguous along `k`, given by their addresses:
+/// some columns at a time, over all of `k`. `store` takes the first of them, their sums over a block of
+/// `k`, and whether that is the first block; it adds the others.
+///
+/// # Safety
+/// There are `depth` elements of the row, `step` apart, and of each column.
+pub unsafe fn row<T: Element>(
+    kernel: Row<T>,
+    (n, depth): (usize, usize),
+    (a, step): (*const T, isize),
+    column: impl Fn(usize) -> *const T,
+    mut store: impl FnMut(usize, &[T], bool),
+) {
+    for j in (0..n).step_by(ROW) {
+        let count = ROW.min(n - j);
+        // Columns that stick out repeat the last one.
+        let columns: [*const T; ROW] = std::array::from_fn(|u| column(j + u.min(count - 1)));
+        for k in (0..depth).step_by(BLOCK) {
+            let columns = columns.map(|x| x.wrapping_add(k));
+            let a = a.wrapping_offset(k as isize * step);
+            // SAFETY: by contract.
+            let sums = unsafe { kernel(BLOCK.min(depth - k), a, step, &columns) };
+            store(j, &sums[..count], k == 0);
         }
     }
 }

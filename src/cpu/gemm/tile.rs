@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 
 use super::axis::{Axis, Runs};
 use super::kernel::{
-    BLOCK, Element, ROW, Row, SQUARE, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH, Transpose,
+    BLOCK, Element, Row, SQUARE, STREAM_COLUMNS, STREAM_ROWS, TILE, TILE_WIDTH, Transpose,
 };
 use super::scratch::Scratch;
 use super::small::TOGETHER;
-use super::{Job, Matrix, pack};
+use super::{Job, Matrix, pack, stream};
 use crate::error::Result;
 use crate::threads::Pace;
 use path::{Blocks, NEAR};
@@ -120,21 +120,17 @@ impl<T: Element> Tile<'_, T> {
     /// One row, and columns that are contiguous along `k`: a few columns at a time, over all of
     /// `k`.
     unsafe fn row(&self, depth: Range<usize>, step: isize, kernel: Row<T>) {
-        let (i, b, mut pace) = (self.rows.start, &self.job.b.own, Pace::default());
-        for j in self.columns.clone().step_by(ROW) {
-            let n = ROW.min(self.columns.end - j);
-            pace.multiplied(n * depth.len());
-            for k in depth.clone().step_by(BLOCK) {
-                let kc = BLOCK.min(depth.end - k);
-                // SAFETY: columns that stick out repeat the last one.
-                unsafe {
-                    let columns =
-                        std::array::from_fn(|u| self.b.offset(b.at(j + u.min(n - 1))).add(k));
-                    let a = self.a.offset(self.job.a.own.at(i) + k as isize * step);
-                    let sums = kernel(kc, a, step, &columns);
-                    self.store(self.at(i, j), sums.as_ptr(), (1, n), k == depth.start);
-                }
-            }
+        let (i, j, mut pace) = (self.rows.start, self.columns.start, Pace::default());
+        let a = self.a.wrapping_offset(self.job.a.own.at(i) + depth.start as isize * step);
+        let column =
+            |u: usize| self.b.wrapping_offset(self.job.b.own.at(j + u) + depth.start as isize);
+        let size = (self.columns.len(), depth.len());
+        // SAFETY: rows and columns are inside the operands, and what is stored inside the result.
+        unsafe {
+            stream::row(kernel, size, (a, step), column, |at, sums, fresh| {
+                pace.multiplied(sums.len() * BLOCK);
+                self.store(self.at(i, j + at), sums.as_ptr(), (1, sums.len()), fresh);
+            });
         }
     }
 

@@ -51,7 +51,6 @@ enum Item {
 
 struct Emitter<'a> {
     operations: &'a [Operation],
-    width: Width,
     code: Assembler,
     /// The value in each register
     held: [Option<Name>; MOST],
@@ -87,7 +86,6 @@ pub fn emit(trace: &Trace, inputs: usize, results: &[Id], width: Width) -> Emitt
 
     let mut emitter = Emitter {
         operations,
-        width,
         code: Assembler::new(width),
         held: [None; MOST],
         register: vec![[None; COPIES]; operations.len()],
@@ -109,7 +107,7 @@ impl Emitter<'_> {
         for (id, operation) in self.operations.iter().enumerate() {
             if let (Operation::Constant(bits), true) = (operation, is_needed[id]) {
                 self.constants[id] = self.code.bytes.len() as i32;
-                let lanes = self.width.bytes() / size_of_val(bits);
+                let lanes = self.code.width.bytes() / size_of_val(bits);
                 self.code.bytes.extend(bits.to_le_bytes().repeat(lanes));
             }
         }
@@ -162,7 +160,7 @@ impl Emitter<'_> {
             }
             self.release();
         }
-        self.code.advance(step(self.width) as i32);
+        self.code.advance(step(self.code.width) as i32);
         self.code.compare();
         let again = self.code.jump(Condition::Below);
         self.code.land(again, start);
@@ -174,7 +172,7 @@ impl Emitter<'_> {
     /// A vector of an operand of the table.
     fn operand(&mut self, k: usize, copy: usize) -> Source {
         self.code.address((k * size_of::<usize>()) as i32);
-        Source::Memory(General::Rax, Some(PLACE), (copy * self.width.bytes()) as i32)
+        Source::Memory(General::Rax, Some(PLACE), (copy * self.code.width.bytes()) as i32)
     }
 
     /// The moment at which a value is read next, from now on or after now.
@@ -190,7 +188,7 @@ impl Emitter<'_> {
 
     /// Frees the registers of values that nobody reads any more.
     fn release(&mut self) {
-        for register in 0..self.width.registers() {
+        for register in 0..self.code.width.registers() {
             let Some(name) = self.held[register] else { continue };
             let uses = &mut self.uses[name.0 as usize][name.1];
             while uses.pop_if(|moment| *moment <= self.now).is_some() {}
@@ -209,7 +207,7 @@ impl Emitter<'_> {
     /// A free register other than those, for a value.
     fn give(&mut self, (id, copy): Name, kept: &[Register]) -> Register {
         let is_free = |&r: &usize| self.held[r].is_none() && !kept.contains(&(r as Register));
-        let all = 0..self.width.registers();
+        let all = 0..self.code.width.registers();
         let register = all.clone().find(is_free).unwrap_or_else(|| {
             let farthest = all
                 .filter(|&r| !kept.contains(&(r as Register)))
@@ -231,7 +229,7 @@ impl Emitter<'_> {
         let is_made = self.operations[id as usize].operands().next().is_some();
         if is_made && self.place[id as usize][copy].is_none() {
             let place = self.spilled;
-            self.spilled += self.width.bytes() as i32;
+            self.spilled += self.code.width.bytes() as i32;
             self.place[id as usize][copy] = Some(place);
             self.code.vector2(Opcode::STORE, register, Source::Memory(SPILLED, None, place));
         }
@@ -357,19 +355,18 @@ impl Emitter<'_> {
                 let other = self.read(y, &[&[by][..], &self.registers(&[x])].concat());
                 let last = self.last(x, &[by, other]);
                 let sources = [Source::Register(by), Source::Register(other), last];
-                let to = match self.width {
-                    Width::Bits256 => self.result(target, &[mask, x, y], &kept(&sources)),
+                let (to, by) = match self.code.width {
+                    Width::Bits256 => (self.result(target, &[mask, x, y], &kept(&sources)), by),
                     Width::Bits512 if self.dies(mask) && mask != x && mask != y => {
                         self.rename(mask, target);
-                        by
+                        (by, by)
                     }
                     Width::Bits512 => {
                         let to = self.give(target, &kept(&sources));
                         self.code.vector2(Opcode::LOAD, to, Source::Register(by));
-                        to
+                        (to, to)
                     }
                 };
-                let by = if self.width == Width::Bits512 { to } else { by };
                 self.code.choose(to, by, other, last);
             }
             Operation::MultiplyAdd(x, factor, term) => {

@@ -120,7 +120,7 @@ const MASK: Register = 1;
 /// Machine code as it grows.
 pub struct Assembler {
     pub bytes: Vec<u8>,
-    width: Width,
+    pub width: Width,
 }
 
 impl Assembler {
@@ -139,15 +139,12 @@ impl Assembler {
         };
         let turned = |x: u8, bit: u8, place: u8| (!(x >> bit) & 1) << place;
         let middle = (!second & 15) << 3 | 1 << 2 | before as u8;
+        let high = turned(first, 3, 7) | turned(index, 3, 6) | turned(base, 3, 5) | table as u8;
         match self.width {
-            Width::Bits256 => {
-                let high = turned(first, 3, 7) | turned(index, 3, 6) | turned(base, 3, 5);
-                self.bytes.extend([0xc4, high | table as u8, middle, code]);
-            }
+            Width::Bits256 => self.bytes.extend([0xc4, high, middle, code]),
             Width::Bits512 => {
-                let high = turned(first, 3, 7) | turned(index, 3, 6) | turned(base, 3, 5);
-                let high = high | turned(first, 4, 4) | table as u8;
-                self.bytes.extend([0x62, high, middle, 2 << 5 | turned(second, 4, 3), code]);
+                let (high, last) = (high | turned(first, 4, 4), 2 << 5 | turned(second, 4, 3));
+                self.bytes.extend([0x62, high, middle, last, code]);
             }
         }
         let field = (first & 7) << 3;
