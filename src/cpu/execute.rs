@@ -3,7 +3,7 @@
 //! Movement ops give views and compute nothing; everything else fills a fresh C-order array. What a
 //! kernel takes for itself stands beside it, so that plans know their peak.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{
     calls, contract, conv, copy, create, gemm, indexing, program, reduce, scan, sort, window,
@@ -273,13 +273,28 @@ pub fn map_type(def: &Elementwise, args: &[Operand<'_>]) -> Result<Type> {
     }
 }
 
-/// An elementwise op that gives the same bits in less time, and its second operand.
+/// An elementwise op that gives the same bits in less time, and its operands: the formula of `pow`
+/// says that the first power is the base itself, the second one product, and the third two, except
+/// in float64.
 pub fn cheaper<'a>(
-    def: &'static Elementwise,
+    def: &Elementwise,
     args: &[Operand<'a>],
-) -> Option<(&'static Elementwise, Operand<'a>)> {
+) -> Option<(&'static Elementwise, SmallVec<[Operand<'a>; 3]>)> {
+    if *def != arithmetic::pow {
+        return None;
+    }
     let &[x, Operand::Scalar(exponent)] = args else { return None };
-    product_for_power(def, x, exponent).map(|factor| (&arithmetic::multiply, factor))
+    match exponent.as_f64() {
+        1.0 => Some((&arithmetic::multiply, smallvec![x, Operand::Scalar(Scalar::Int(1))])),
+        2.0 => Some((&arithmetic::multiply, smallvec![x, x])),
+        3.0 if is_cubed(x) => Some((&arithmetic::third_power, smallvec![x])),
+        _ => None,
+    }
+}
+
+/// Whether the third power of an operand is two products.
+fn is_cubed(x: Operand<'_>) -> bool {
+    matches!(x, Operand::Array(x) if x.dtype != DType::F64)
 }
 
 /// The dtype that an elementwise op computes in: that of its operands besides a condition, or of
@@ -331,11 +346,9 @@ fn same_shape<'a>(args: &[Operand<'a>]) -> Option<&'a Array> {
 /// `out` has the type that the op gives for `args`, its buffer is fresh or held by one operand's
 /// value alone, and nobody reads or writes it meanwhile.
 pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> Result<()> {
-    if let &[x, Operand::Scalar(exponent)] = args
-        && let Some(factor) = product_for_power(def, x, exponent)
-    {
+    if let Some((def, args)) = cheaper(def, args) {
         // SAFETY: as the caller's.
-        return unsafe { map_into(&arithmetic::multiply, &[x, factor], out) };
+        return unsafe { map_into(def, &args, out) };
     }
     let dtype = computes_in(def, args, out.dtype);
     let Some(kernel) = def.kernel(dtype.compute()) else {
@@ -355,20 +368,6 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
     // `out` (its shape was inferred from them), and nobody else holds the memory of `out`.
     unsafe { program::map(def, kernel, &operands[..args.len()], out) };
     Ok(())
-}
-
-/// What multiplies the base of a power with the same bits: the formula of `pow` says that the first
-/// power is the base itself and the second one product.
-fn product_for_power<'a>(
-    def: &Elementwise,
-    base: Operand<'a>,
-    exponent: Scalar,
-) -> Option<Operand<'a>> {
-    let exponent = exponent.as_f64();
-    if (exponent != 1.0 && exponent != 2.0) || *def != arithmetic::pow {
-        return None;
-    }
-    Some(if exponent == 2.0 { base } else { Operand::Scalar(Scalar::Int(1)) })
 }
 
 /// Writes a number, or an array that broadcasts, everywhere.

@@ -100,13 +100,19 @@ multiversion! {
                 y.add(at).cast::<[T; W]>().write_unaligned(e);
                 at += W;
             }
-            while at < n {
-                let count = (n - at).min(SHORT);
+            // The last ones end with the row: some of them are computed again.
+            while at < n && n >= SHORT {
+                let from = at.min(n - SHORT);
+                let x = x.add(from).cast::<[T; SHORT]>().read_unaligned();
+                let e = powers::<T, SHORT, FMA>(&x, largest);
+                y.add(from).cast::<[T; SHORT]>().write_unaligned(e);
+                at += SHORT;
+            }
+            if n < SHORT {
                 let mut part = [largest; SHORT];
-                part.as_mut_ptr().copy_from_nonoverlapping(x.add(at), count);
+                part[..n].copy_from_slice(std::slice::from_raw_parts(x, n));
                 let e = powers::<T, SHORT, FMA>(&part, largest);
-                y.add(at).copy_from_nonoverlapping(e.as_ptr(), count);
-                at += count;
+                y.copy_from_nonoverlapping(e.as_ptr(), n);
             }
         }
     }

@@ -64,8 +64,13 @@ impl Sweep {
 }
 
 /// Calls `f` with every index of an array of these sizes, in C order.
-pub fn each_index(sizes: impl Iterator<Item = usize> + Clone, mut f: impl FnMut(&[usize])) {
+pub fn each_index(sizes: impl Iterator<Item = usize>, mut f: impl FnMut(&[usize])) {
     let sizes: SmallVec<[usize; 3]> = sizes.collect();
+    each_index_of(&sizes, &mut f);
+}
+
+/// [`each_index`], compiled once for all visitors.
+fn each_index_of(sizes: &[usize], f: &mut dyn FnMut(&[usize])) {
     if sizes.contains(&0) {
         return;
     }

@@ -323,6 +323,13 @@ pub fn logaddexp<S: Float>(a: S, b: S) -> S {
     S::select(a.eq(b) & a.is_infinite(), a, sum)
 }
 
+/// `x³` in binary32, with the bits of `x · x · x`. Error ≤ 1.3 ULP: what the first product loses is at
+/// most 0.8 of the result's, and where that product is subnormal the result is 0.
+#[inline(always)]
+pub fn third_power<S: Float>(x: S) -> S {
+    x * x * x
+}
+
 /// `xʸ` with the special values of IEEE 754: 1 for `x = 1` or `y = 0`, even if the other is NaN;
 /// for negative finite `x` a value where `y` is whole, else NaN. Error ≤ 1.5 ULP in binary32, 1 in
 /// binary64.
@@ -351,7 +358,11 @@ pub fn pow<S: Float>(x: S, y: S) -> S {
     let result = S::select(x.is_nan() | y.is_nan(), S::nan(), result);
     let minus_one_to_infinity = x.eq(-one) & y.is_infinite();
     let result = S::select(x.eq(one) | y.eq(zero) | minus_one_to_infinity, one, result);
-    // Rounded once, so that whoever knows the exponent may multiply instead.
+    // So that whoever knows the exponent may multiply instead.
+    let result = match S::DOUBLE {
+        true => result,
+        false => S::select(y.eq(S::whole(3)), third_power(x), result),
+    };
     let result = S::select(y.eq(S::whole(2)), x * x, result);
     S::select(y.eq(one), x, result)
 }

@@ -37,7 +37,7 @@ pub use algebraic::{Step, cbrt, floor_divide, fmod, hypot, next_after, remainder
 pub use bounds::{BOUNDS, Bound};
 pub use exponential::{
     exp, exp_is_rare, exp_normal, exp_often, exp2, expm1, log_sigmoid, logaddexp, pow, sigmoid,
-    sigmoid_often, silu, silu_often, silu_slope, softplus,
+    sigmoid_often, silu, silu_often, silu_slope, softplus, third_power,
 };
 pub(crate) use fused::by_fma;
 pub use fused::{Fused, Native};

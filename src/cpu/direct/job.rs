@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::shown::Shown;
 use super::{Cut, Lanes, patch};
 use crate::cpu::conv::Sides;
 use crate::cpu::gemm::Extras;
@@ -11,8 +12,10 @@ use crate::threads::Pace;
 /// What all patches share.
 pub struct Job<'a, T: Element> {
     pub x: &'a Sides,
-    /// The offset in a patch of what each step of the sum reads
+    /// The offset in a patch of what each step of the sum reads, where vectors hold places
     pub offsets: Vec<isize>,
+    /// The steps of the sum that places read, where vectors hold rows of the weights
+    pub shown: Shown<'a>,
     /// The weights, and the distances from a group and from a row to the next
     pub weights: *const T,
     pub group: isize,
@@ -66,11 +69,11 @@ impl<T: Element> Job<'_, T> {
                     let first = self.result(item, rows.start);
                     let first = first.wrapping_offset(places.start as isize * self.apart[0]);
                     let results = (first, self.apart[self.apart.len() - 1]);
-                    self.multiply_rows(group, &rows, places.len(), shown, results);
+                    self.multiply_rows(group, &rows, &places, shown, results);
                 }
                 Lanes::Rows => {
                     let results = (results, cut.each as isize);
-                    self.multiply_rows(group, &rows, places.len(), shown, results);
+                    self.multiply_rows(group, &rows, &places, shown, results);
                     self.store_rows(item, &rows, &places, results.0);
                 }
             }

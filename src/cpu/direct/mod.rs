@@ -15,6 +15,7 @@ mod job;
 pub(super) mod patch;
 mod places;
 mod rows;
+mod shown;
 
 use smallvec::SmallVec;
 
@@ -30,6 +31,7 @@ use crate::ops::emit::OrThrow;
 use crate::threads;
 use job::Job;
 use patch::{Along, Patch};
+use shown::Shown;
 
 /// Bytes of a patch and its results, which stay in the L2 cache.
 const PATCH: usize = 512 << 10;
@@ -276,12 +278,17 @@ impl Cut {
         self.samples * self.groups * self.bands * self.parts
     }
 
-    /// The offset in a patch of what each step of the sum reads.
-    fn offsets(&self) -> Vec<isize> {
-        let (taps, by) = match self.there {
+    /// The offsets in a patch of what the taps of a channel read, and of the next channel's.
+    fn taps(&self) -> (Vec<isize>, isize) {
+        match self.there {
             Some(by) => (vec![0], by),
             None => (self.planes.taps(), self.planes.channel as isize),
-        };
+        }
+    }
+
+    /// The offset in a patch of what each step of the sum reads.
+    fn offsets(&self) -> Vec<isize> {
+        let (taps, by) = self.taps();
         let channel = |c: usize| taps.iter().map(move |tap| c as isize * by + tap);
         (0..self.channels).flat_map(channel).collect()
     }
@@ -353,7 +360,11 @@ pub unsafe fn sums<T: Element>(
     let apart = |(sweep, stride): (&Sweep, &isize)| sweep.apart as isize * stride;
     let job = Job::<T> {
         x: windows.x,
-        offsets: cut.offsets(),
+        offsets: match cut.lanes {
+            Lanes::Places => cut.offsets(),
+            Lanes::Rows => Vec::new(),
+        },
+        shown: Shown::new(windows, &cut, kernels.width),
         weights: ptr,
         group,
         row,

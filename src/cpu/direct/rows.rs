@@ -1,10 +1,12 @@
 //! Vectors of neighbouring rows of the weights.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::job::Job;
+use super::shown::{Block, Steps, Taps};
 use crate::cpu::gemm::kernel::{BLOCK, Element, Kernels, PlaceKernels, Places, SQUARE};
 use crate::cpu::sweep::each_index;
 use crate::threads::Pace;
@@ -13,11 +15,18 @@ use crate::threads::Pace;
 const SHORT: usize = 64;
 
 /// Places of a tile: the first, as an offset in a plane and as a number among the places of the
-/// band, and the kernels.
+/// band, the kernels, and the steps, by their number among [`Pieces::steps`].
 struct Piece<T: 'static> {
     at: usize,
     number: usize,
     tile: PlaceKernels<T>,
+    steps: usize,
+}
+
+/// The places of a band in tiles, and the steps that these have.
+struct Pieces<T: 'static> {
+    pieces: Vec<Piece<T>>,
+    steps: SmallVec<[Arc<Steps>; 4]>,
 }
 
 /// Some neighbouring columns of places: how many, and the tiles for several lines of them, if there
@@ -25,8 +34,13 @@ struct Piece<T: 'static> {
 type Strip<T> = (usize, Option<PlaceKernels<T>>);
 
 /// Cuts `long` columns of `lines` lines of places into strips, so that tiles are high: low ones leave
-/// the multipliers idle.
-fn strips<T: Element>(kernels: &Kernels<T>, long: usize, lines: usize) -> Vec<Strip<T>> {
+/// the multipliers idle. `shown` says how many of a line's taps some lines see.
+fn strips<T: Element>(
+    kernels: &Kernels<T>,
+    long: usize,
+    lines: usize,
+    shown: impl Fn(Range<usize>) -> usize,
+) -> Vec<Strip<T>> {
     let high = kernels.along[0].each;
     if lines == 1 || long > SHORT || kernels.lined.is_empty() {
         let mut strips = Vec::new();
@@ -42,13 +56,24 @@ fn strips<T: Element>(kernels: &Kernels<T>, long: usize, lines: usize) -> Vec<St
     // each row, the vectors, and an address.
     let vectors = kernels.width / kernels.lanes;
     let cost = |rows: usize| rows * (vectors + 1) + vectors + 2;
-    let several = |each: usize| kernels.lined.iter().find(|tile| tile.each == each).copied();
-    let strip = |each: usize| {
-        let by_line = (lines * cost(each), None);
-        let Some(tile) = several(each) else { return by_line };
-        let (groups, rest) = (lines / tile.lines, lines % tile.lines);
-        match groups * cost(tile.lines * each) + rest * cost(each) {
-            less if less < by_line.0 => (less, Some(tile)),
+    // What lines one by one see, and what those of tiles do.
+    let seen: SmallVec<[usize; 64]> = (0..lines).map(|i| shown(i..i + 1)).collect();
+    let each: usize = seen.iter().sum();
+    let several: SmallVec<[_; 8]> = (kernels.lined.iter())
+        .map(|tile| {
+            let whole = lines / tile.lines * tile.lines;
+            let groups = (0..whole).step_by(tile.lines).map(|i| shown(i..i + tile.lines));
+            (tile, groups.sum::<usize>(), seen[whole..].iter().sum::<usize>())
+        })
+        .collect();
+    let strip = |wide: usize| {
+        let by_line = (each * cost(wide), None);
+        let Some(&(tile, groups, rest)) = several.iter().find(|(tile, ..)| tile.each == wide)
+        else {
+            return by_line;
+        };
+        match groups * cost(tile.places()) + rest * cost(wide) {
+            less if less < by_line.0 => (less, Some(*tile)),
             _ => by_line,
         }
     };
@@ -80,16 +105,27 @@ fn line<T: Element>(kernels: &Kernels<T>, most: usize) -> PlaceKernels<T> {
 
 impl<T: Element> Job<'_, T> {
     /// The places of a band in tiles.
-    fn pieces(&self, places: usize) -> Vec<Piece<T>> {
+    fn pieces(&self, places: &Range<usize>) -> Pieces<T> {
         let planes = &self.cut.planes;
         let last = planes.axes.len() - 1;
-        let size = |i: usize| if i == 0 { places } else { planes.axes[i].places };
+        let size = |i: usize| if i == 0 { places.len() } else { planes.axes[i].places };
         let (long, lines, pitch) = match last {
             0 => (size(0), 1, 0),
             _ => (size(last), size(last - 1), planes.pitches[last - 1]),
         };
-        let strips = strips(&self.kernels, long, lines);
+        let before = if last == 1 { places.start } else { 0 };
+        let strips = strips(&self.kernels, long, lines, |some| match last {
+            0 => 1,
+            _ => self.shown.along(last - 1, before + some.start..before + some.end).len(),
+        });
         let (mut pieces, mut number) = (Vec::new(), 0);
+        let mut steps: SmallVec<[Arc<Steps>; 4]> = SmallVec::new();
+        let mut of = |taps: Taps| {
+            steps.iter().position(|known| known.taps == taps).unwrap_or_else(|| {
+                steps.push(self.shown.steps(taps));
+                steps.len() - 1
+            })
+        };
         each_index((0..last.saturating_sub(1)).map(size), |index| {
             let from: usize = index.iter().zip(&planes.pitches).map(|(i, by)| i * by).sum();
             let mut column = 0;
@@ -101,7 +137,14 @@ impl<T: Element> Job<'_, T> {
                         _ => line(&self.kernels, wide),
                     };
                     let at = from + done * pitch + column;
-                    pieces.push(Piece { at, number: number + done * long + column, tile });
+                    let number = number + done * long + column;
+                    let axis = |i: usize| match last - i {
+                        0 => column..column + wide,
+                        1 => done..done + tile.lines,
+                        _ => index[i]..index[i] + 1,
+                    };
+                    let steps = of(self.shown.taps(places.start, axis));
+                    pieces.push(Piece { at, number, tile, steps });
                     done += tile.lines;
                 }
                 column += wide;
@@ -110,7 +153,7 @@ impl<T: Element> Job<'_, T> {
         });
         // Lines are in the near cache one after another.
         pieces.sort_by_key(|piece| piece.at);
-        pieces
+        Pieces { pieces, steps }
     }
 
     /// Multiplies the places of a patch with rows of weights. Results of neighbouring places are
@@ -122,12 +165,12 @@ impl<T: Element> Job<'_, T> {
         &self,
         group: usize,
         rows: &Range<usize>,
-        places: usize,
+        places: &Range<usize>,
         patch: *const T,
         (results, each): (*mut T, isize),
     ) {
         let (cut, width) = (self.cut, self.kernels.width);
-        let pieces = self.pieces(places);
+        let Pieces { pieces, steps: known } = self.pieces(places);
         let lanes = self.kernels.lanes;
         let last = cut.planes.axes.len() - 1;
         // From a line to the next, in the patch and among the results.
@@ -144,14 +187,16 @@ impl<T: Element> Job<'_, T> {
         };
         let mut pace = Pace::default();
         for k in (0..cut.depth).step_by(BLOCK) {
-            let steps = &self.offsets[k..cut.depth.min(k + BLOCK)];
+            let depth = BLOCK.min(cut.depth - k);
+            let blocks: SmallVec<[Block; 4]> =
+                known.iter().map(|steps| steps.block(k / BLOCK)).collect();
             let mut row = rows.start;
             while row < rows.end {
                 // A part may start in the middle of a panel, with a vector.
                 let is_slim =
                     !row.is_multiple_of(width) || cut.outputs.min(rows.end) - row <= lanes;
                 let after = row + if is_slim { lanes } else { width };
-                let here = panel(row, k);
+                let here = panel(row, 0);
                 // While a panel is multiplied, the next one is fetched.
                 let next = match after < rows.end {
                     true => panel(after / width * width, k),
@@ -160,19 +205,20 @@ impl<T: Element> Job<'_, T> {
                 // Its lines are spread over all steps of all tiles: many fetches at once wait for each
                 // other.
                 let line = 64 / size_of::<T>();
-                let share = (steps.len() * width).div_ceil(pieces.len().max(1));
-                let by = share.div_ceil(steps.len()).min(line) as isize;
+                let share = (depth * width).div_ceil(pieces.len().max(1));
+                let by = share.div_ceil(depth).min(line) as isize;
                 for (i, piece) in pieces.iter().enumerate() {
                     let tile = &piece.tile;
-                    pace.multiplied(tile.places() * width * steps.len());
+                    let steps = &blocks[piece.steps];
+                    pace.multiplied(tile.places() * width * steps.count);
                     let to = results.wrapping_offset(piece.number as isize * each);
                     let on = Places {
-                        depth: steps.len(),
+                        depth: steps.count,
                         at: patch.wrapping_add(piece.at),
-                        steps: steps.as_ptr(),
+                        steps: steps.at,
                         line: pitch,
                         b: here,
-                        b_step: width as isize,
+                        b_steps: steps.weights,
                         c: to.wrapping_add(row - rows.start),
                         c_steps: [each, line_each],
                         fresh: k == 0,
@@ -259,7 +305,7 @@ mod tests {
             let kernels = f32::kernels_of(isa);
             let high = kernels.along[0].each;
             for (long, lines) in (1..80).flat_map(|long| [1, 2, 7, 13, 60].map(|n| (long, n))) {
-                let strips = strips(&kernels, long, lines);
+                let strips = strips(&kernels, long, lines, |_| 3);
                 assert_eq!(strips.iter().map(|strip| strip.0).sum::<usize>(), long);
                 for (wide, several) in strips {
                     assert!(line(&kernels, wide).each == wide, "{wide} columns");
@@ -269,7 +315,7 @@ mod tests {
             }
             // One column is over: a tile down the lines, not a low one in each of them.
             if !kernels.lined.is_empty() {
-                let strips = strips(&kernels, high + 1, 4 * high);
+                let strips = strips(&kernels, high + 1, 4 * high, |_| 3);
                 assert!(strips.iter().any(|strip| strip.1.is_some()));
             }
         }

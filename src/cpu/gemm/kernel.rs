@@ -66,9 +66,9 @@ pub struct Places<T> {
     pub steps: *const isize,
     /// The distance of two lines
     pub line: isize,
-    /// `b`, whose columns have unit stride, and its row stride
+    /// `b`, whose columns have unit stride, and the offset of each step
     pub b: *const T,
-    pub b_step: isize,
+    pub b_steps: *const isize,
     /// `c`, and its distances from a place to the next of its line, and from line to line
     pub c: *mut T,
     pub c_steps: [isize; 2],
@@ -273,7 +273,7 @@ macro_rules! shells {
                 // SAFETY: the caller's promises are passed on.
                 unsafe {
                     tile::micro::<T, V, _, _, _, _, M, N>(
-                        on.depth, a, (on.b, on.b_step), c, on.fresh, on.fetch,
+                        on.depth, a, (on.b, on.b_steps), c, on.fresh, on.fetch,
                     );
                 }
             }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::cpu::element::{Element, Number, Shared};
-use crate::threads;
+use crate::threads::{self, Pace};
 
 use super::combine::{Combine, Tree};
 use super::kernels::{narrow, reduce_apart, reduce_columns};
@@ -19,6 +19,8 @@ const PASS: usize = 16;
 const FEW_STREAMS: usize = 4;
 /// Bytes that the processor fetches ahead at most: a page.
 const WIDE: usize = 4096;
+/// With fewer columns than this in a line, they are reduced one by one.
+const SHORT: usize = 16;
 /// Columns that are reduced together where they are not contiguous.
 const NARROW: usize = 256;
 /// Bytes of the columns that are reduced together where they are contiguous: they stay in the L1
@@ -101,6 +103,10 @@ impl<'a> Columns<'a> {
         out: *mut U,
     ) {
         let is_block = n <= BLOCK;
+        if is_block && self.plan.kept.inner().0 < SHORT && !self.plan.kept.is_flat() {
+            // SAFETY: as the caller's.
+            return unsafe { self.short::<T, U, F>(x, (first, count), (start, n), out) };
+        }
         let in_place = is_block && is_native::<U>();
         let mut tree = Tree::new(if in_place { 0 } else { n.div_ceil(BLOCK) }, self.tile);
         let mut offsets = Offsets::new();
@@ -129,6 +135,33 @@ impl<'a> Columns<'a> {
                     }
                 }
                 to = to.wrapping_add(width);
+            }
+        });
+    }
+
+    /// The same of a block at most, for columns of which few lie in a line: one by one.
+    unsafe fn short<T: Element, U: Element<Number = T::Number>, F: Combine<T::Number>>(
+        &self,
+        x: *const T,
+        (first, count): (usize, usize),
+        (start, n): (usize, usize),
+        out: *mut U,
+    ) {
+        let (mut offsets, mut to) = (Offsets::new(), out);
+        self.locate(start, n, &mut offsets);
+        let Some((&nearest, others)) = offsets.split_first() else { return };
+        let mut pace = Pace::default();
+        self.plan.kept.runs(first, count, |offset, run| {
+            pace.work(run * n);
+            for i in 0..run as isize {
+                let x = x.wrapping_offset(offset + i * self.stride);
+                // SAFETY: the columns are readable and the outputs writable by the caller's word.
+                unsafe {
+                    let element = |at: isize| (*x.wrapping_offset(at)).widen();
+                    let join = |acc, &at: &isize| F::join(acc, element(at));
+                    to.write(U::narrow(others.iter().fold(element(nearest), join)));
+                }
+                to = to.wrapping_add(1);
             }
         });
     }

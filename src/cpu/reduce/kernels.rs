@@ -58,9 +58,11 @@ multiversion! {
             unsafe {
                 let [a, b] = x.map(|x| x.cast::<T>().add(row * n));
                 let mut tree = Pairwise::new();
+                let after = (rows - 1 - row) * n;
                 for start in (0..n).step_by(BLOCK) {
                     let part = BLOCK.min(n - start);
-                    tree.push::<Sum>(products_block(a.add(start), b.add(start), part));
+                    let sizes = (part, n - start - part + after);
+                    tree.push::<Sum>(products_block(a.add(start), b.add(start), sizes));
                 }
                 *out.cast::<T>().add(row) = tree.finish::<Sum>();
             }
@@ -252,42 +254,85 @@ pub unsafe fn fold_block<T: Element, F: Combine<T::Number>>(
     (n, after): (usize, usize),
     of: impl Fn(T::Number) -> T::Number,
 ) -> T::Number {
-    let mut lanes = [F::NEUTRAL; LANES];
-    let whole = n / LANES * LANES;
-    let lines = (0..whole).step_by(LANES).map(|at| x.wrapping_add(at));
-    let (rest, mut last) = (n - whole, [F::NEUTRAL; LANES]);
-    // SAFETY: the rest of the block, and elements behind it as far as there are such.
-    unsafe {
-        let from = x.add(whole);
-        if rest > 0 && rest + after >= LANES {
-            let line: [T; LANES] = read(from);
-            for (i, last) in last.iter_mut().enumerate() {
-                // As narrow as most elements, so that vectors of them are compared.
-                *last = if (i as u32) < rest as u32 { of(line[i].widen()) } else { F::NEUTRAL };
-            }
-        } else {
-            for (i, last) in last.iter_mut().enumerate().take(rest) {
-                *last = of((*from.add(i)).widen());
-            }
+    let (whole, rest) = (n / LANES * LANES, n % LANES);
+    let lines = (0..whole).step_by(LANES);
+    let line = |at: usize| {
+        // SAFETY: `at + LANES <= n`.
+        let line: [T; LANES] = unsafe { read(x.add(at)) };
+        widened(&line, &of)
+    };
+    let last = match rest {
+        0 => [F::NEUTRAL; LANES],
+        // SAFETY: by contract.
+        _ => unsafe { leftover::<T>(x.add(whole), (rest, after), F::NEUTRAL, &of) },
+    };
+    if F::PICKS {
+        let mut found = [F::NEUTRAL; LANES];
+        let mut sums = [T::Number::ZERO; LANES / 2];
+        lines.clone().for_each(|at| pick_line::<T::Number, F>(&mut found, &mut sums, &line(at)));
+        if rest > 0 {
+            pick_line::<T::Number, F>(&mut found, &mut sums, &last);
+        }
+        if !has_nan(&sums) {
+            return halve(found, F::pick);
         }
     }
-    let last = (rest > 0).then_some(&last);
-    // SAFETY: `at + LANES <= n`.
-    match unsafe { join_lines::<T, F, LANES>(&mut lanes, lines, last, &of, true) } {
-        true => halve(&mut lanes, F::pick),
-        false => halve(&mut lanes, F::join),
+    let mut lanes = [F::NEUTRAL; LANES];
+    for at in lines {
+        let line = line(at);
+        for i in 0..LANES {
+            lanes[i] = F::join(lanes[i], line[i]);
+        }
     }
-    lanes[0]
+    if rest > 0 {
+        for i in 0..LANES {
+            lanes[i] = F::join(lanes[i], last[i]);
+        }
+    }
+    halve(lanes, F::join)
 }
 
-/// The sum of the products of one block of two rows, in the order of [`fold_block`].
+/// The `rest` elements left over after whole lines, of each what `of` makes of it, and neutral ones
+/// behind. An array that is written element by element is in memory, so there are two: where all
+/// can be read at once they stay in registers.
 ///
 /// # Safety
-/// `n` elements of both can be read.
+/// `rest` elements, at most a line, and `after` more behind them, can be read.
 #[inline(always)]
-unsafe fn products_block<T: Number>(a: *const T, b: *const T, n: usize) -> T {
+unsafe fn leftover<T: Element>(
+    from: *const T,
+    (rest, after): (usize, usize),
+    neutral: T::Number,
+    of: &impl Fn(T::Number) -> T::Number,
+) -> [T::Number; LANES] {
+    // SAFETY: by contract.
+    unsafe {
+        if rest + after >= LANES {
+            let line: [T; LANES] = read(from);
+            // As narrow as most elements, so that vectors of them are compared.
+            let mut last = widened(&line, of);
+            for (i, last) in last.iter_mut().enumerate() {
+                *last = if (i as u32) < rest as u32 { *last } else { neutral };
+            }
+            return last;
+        }
+        let mut copied = [neutral; LANES];
+        for (i, to) in copied.iter_mut().enumerate().take(rest) {
+            *to = of((*from.add(i)).widen());
+        }
+        copied
+    }
+}
+
+/// The sum of the products of one block of two rows, in the order of [`fold_block`], and with what is
+/// left over likewise.
+///
+/// # Safety
+/// `n` elements of both, and `after` more behind them, can be read.
+#[inline(always)]
+unsafe fn products_block<T: Number>(a: *const T, b: *const T, (n, after): (usize, usize)) -> T {
     let mut lanes = [T::NOTHING; LANES];
-    let whole = n / LANES * LANES;
+    let (whole, rest) = (n / LANES * LANES, n % LANES);
     // SAFETY: by contract.
     unsafe {
         for at in (0..whole).step_by(LANES) {
@@ -296,35 +341,72 @@ unsafe fn products_block<T: Number>(a: *const T, b: *const T, n: usize) -> T {
                 lanes[i] = lanes[i].add(a[i].mul(b[i]));
             }
         }
-        for i in whole..n {
-            let lane = &mut lanes[i - whole];
-            *lane = lane.add((*a.add(i)).mul(*b.add(i)));
+        if rest > 0 {
+            let last = |x: *const T| leftover::<T>(x.add(whole), (rest, after), T::NOTHING, &|x| x);
+            let (a, b) = (last(a), last(b));
+            for i in 0..LANES {
+                let product = if (i as u32) < rest as u32 { a[i].mul(b[i]) } else { T::NOTHING };
+                lanes[i] = lanes[i].add(product);
+            }
         }
     }
-    halve(&mut lanes, |a: T, b: T| a.add(b));
+    halve(lanes, |a: T, b: T| a.add(b))
+}
+
+/// Combines the lanes into one, by halves. Each half is an array of its own, which stays in registers.
+#[inline(always)]
+fn halve<A: Copy>(lanes: [A; LANES], join: impl Fn(A, A) -> A) -> A {
+    macro_rules! halves {
+        ($lanes:ident: $($width:literal)*) => { $(
+            let $lanes: [A; $width] = std::array::from_fn(|i| join($lanes[i], $lanes[i + $width]));
+        )* };
+    }
+    const { assert!(LANES == 64) };
+    halves!(lanes: 32 16 8 4 2 1);
     lanes[0]
 }
 
-/// Combines the lanes into the first, by halves.
+/// Chooses among a line of numbers and those that were found, and adds the line to `sums`, several
+/// lanes into one.
+///
+/// To look for NaN at every comparison would take twice the time. So where numbers are chosen, they
+/// are added up besides: a sum that is a number has no NaN among its terms. One that is not may have
+/// met infinities of both signs too; then the lines are joined again.
 #[inline(always)]
-fn halve<A: Copy>(lanes: &mut [A; LANES], join: impl Fn(A, A) -> A) {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for i in 0..width {
-            lanes[i] = join(lanes[i], lanes[i + width]);
-        }
-        width /= 2;
+fn pick_line<A: Number, F: Combine<A>>(
+    found: &mut [A; LANES],
+    sums: &mut [A; LANES / 2],
+    line: &[A; LANES],
+) {
+    for i in 0..LANES / 2 {
+        let (a, b) = (line[i], line[i + LANES / 2]);
+        found[i] = F::pick(found[i], a);
+        found[i + LANES / 2] = F::pick(found[i + LANES / 2], b);
+        sums[i] = sums[i].add(a.add(b));
     }
 }
 
-/// Combines lines of `W` elements, of each what `of` makes of it, into lanes, in order, and a last
-/// line of numbers.
-///
-/// To look for NaN at every comparison would take twice the time. So where numbers are chosen, they
-/// are added up besides, several lanes into one: a sum that is a number has no NaN among its terms.
-/// One that is not may have met infinities of both signs too; then the lines are joined again. Lanes
-/// that hold numbers already take part, neutral ones do not. Says whether numbers were chosen so, and
-/// none of the lanes is NaN.
+/// What `of` makes of each of some elements. (A function of arrays like `map` would be compiled for
+/// the lowest instruction set where `of` is for a higher one.)
+#[inline(always)]
+fn widened<T: Element, const W: usize>(
+    line: &[T; W],
+    of: &impl Fn(T::Number) -> T::Number,
+) -> [T::Number; W] {
+    let mut numbers = [T::Number::ZERO; W];
+    for i in 0..W {
+        numbers[i] = of(line[i].widen());
+    }
+    numbers
+}
+
+/// Whether some are NaN.
+#[inline(always)]
+fn has_nan<A: Number>(numbers: &[A; LANES / 2]) -> bool {
+    numbers.iter().fold(false, |is_found, x| is_found | x.is_nan())
+}
+
+/// Combines lines of `W` elements into lanes, in order. Numbers are chosen as [`pick_line`] says.
 ///
 /// # Safety
 /// The lines can be read.
@@ -332,60 +414,27 @@ fn halve<A: Copy>(lanes: &mut [A; LANES], join: impl Fn(A, A) -> A) {
 unsafe fn join_lines<T: Element, F: Combine<T::Number>, const W: usize>(
     lanes: &mut [T::Number; W],
     lines: impl Iterator<Item = *const T> + Clone,
-    last: Option<&[T::Number; W]>,
-    of: &impl Fn(T::Number) -> T::Number,
-    are_neutral: bool,
-) -> bool {
-    const SUMS: usize = STRETCH / 2;
+) {
     // SAFETY: the caller vouches for the lines.
     unsafe {
-        if F::PICKS && W == 2 * SUMS {
-            let mut found = *lanes;
-            let mut sums = [T::Number::ZERO; SUMS];
-            if !are_neutral {
-                sums = std::array::from_fn(|i| lanes[i].add(lanes[i + SUMS]));
-            }
+        if F::PICKS && W == LANES {
+            let mut found = std::array::from_fn(|i| lanes[i]);
+            let mut sums = std::array::from_fn(|i| lanes[i].add(lanes[i + LANES / 2]));
             for line in lines.clone() {
-                let line: [T; W] = read(line);
-                for i in 0..SUMS {
-                    let (a, b) = (of(line[i].widen()), of(line[i + SUMS].widen()));
-                    found[i] = F::pick(found[i], a);
-                    found[i + SUMS] = F::pick(found[i + SUMS], b);
-                    sums[i] = sums[i].add(a.add(b));
-                }
+                let line: [T; LANES] = read(line);
+                pick_line::<T::Number, F>(&mut found, &mut sums, &widened(&line, &|x| x));
             }
-            if let Some(last) = last {
-                for i in 0..SUMS {
-                    let (a, b) = (last[i], last[i + SUMS]);
-                    found[i] = F::pick(found[i], a);
-                    found[i + SUMS] = F::pick(found[i + SUMS], b);
-                    sums[i] = sums[i].add(a.add(b));
-                }
-            }
-            let mut width = SUMS;
-            while width > 1 {
-                width /= 2;
-                for i in 0..width {
-                    sums[i] = sums[i].add(sums[i + width]);
-                }
-            }
-            if !sums[0].is_nan() {
-                *lanes = found;
-                return true;
+            if !has_nan(&sums) {
+                lanes.copy_from_slice(&found);
+                return;
             }
         }
         for line in lines {
             let line: [T; W] = read(line);
             for i in 0..W {
-                lanes[i] = F::join(lanes[i], of(line[i].widen()));
+                lanes[i] = F::join(lanes[i], line[i].widen());
             }
         }
-        if let Some(last) = last {
-            for i in 0..W {
-                lanes[i] = F::join(lanes[i], last[i]);
-            }
-        }
-        false
     }
 }
 
@@ -410,7 +459,7 @@ unsafe fn fold_stretch<T: Element, F: Combine<T::Number>, const W: usize>(
             lanes = read(acc);
         }
         let lines = rest.iter().map(|&offset| x.wrapping_offset(offset));
-        join_lines::<T, F, W>(&mut lanes, lines, None, &|x| x, false);
+        join_lines::<T, F, W>(&mut lanes, lines);
         acc.cast::<[T::Number; W]>().write_unaligned(lanes);
     }
 }

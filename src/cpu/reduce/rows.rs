@@ -25,6 +25,8 @@ const MANY: usize = 16;
 /// Rows that are reduced together where neighbouring rows, not the elements of a row, are
 /// contiguous.
 const TOGETHER: usize = 128;
+/// Blocks that are gathered before they are reduced.
+const GATHERED: usize = 4;
 /// With fewer contiguous rows, that does not pay off.
 const TOO_FEW: usize = 16;
 
@@ -117,7 +119,8 @@ unsafe fn stretch<T: Element, U: Element<Number = T::Number>, F: Combine<T::Numb
     });
 }
 
-/// Reduces a row whose elements are not all contiguous, block by block.
+/// Reduces a row whose elements are not all contiguous: some blocks at a time, which are gathered
+/// unless they are contiguous.
 unsafe fn scattered<T: Element, F: Combine<T::Number>>(
     plan: &ReducePlan,
     x: *const T,
@@ -125,29 +128,63 @@ unsafe fn scattered<T: Element, F: Combine<T::Number>>(
     n: usize,
 ) -> T::Number {
     let stride = plan.reduced.inner().1;
-    let mut gathered: [MaybeUninit<T>; BLOCK] = [const { MaybeUninit::uninit() }; BLOCK];
+    let mut gathered = [const { MaybeUninit::<T>::uninit() }; GATHERED * BLOCK];
+    let gathered = gathered.as_mut_ptr().cast::<T>();
     let (mut tree, mut pace) = (Pairwise::new(), Pace::default());
-    for at in (0..n).step_by(BLOCK) {
-        pace.work(BLOCK);
-        let width = BLOCK.min(n - at);
-        let mut block = gathered.as_ptr().cast::<T>();
-        let mut filled = gathered.as_mut_ptr();
-        plan.reduced.runs(start + at, width, |offset, run| {
-            let x = x.wrapping_offset(offset);
-            if run == width && stride == 1 {
-                block = x;
-                return;
+    // Whole blocks, and at the end what is less than one.
+    let mut reduce = |x: *const T, n: usize| {
+        pace.work(n);
+        for at in (0..n).step_by(GATHERED * BLOCK) {
+            let some = (GATHERED * BLOCK).min(n - at);
+            let (blocks, rest) = (some / BLOCK, some % BLOCK);
+            let mut items = [T::Number::ZERO; GATHERED];
+            // SAFETY: so many elements are in place, or were gathered.
+            unsafe {
+                let x = x.add(at);
+                let row = BLOCK as isize;
+                reduce_rows::<T, T::Number, F>(x, row, blocks, BLOCK, items.as_mut_ptr());
+                items[..blocks].iter().for_each(|&item| tree.push::<F>(item));
+                if rest > 0 {
+                    let x = x.add(blocks * BLOCK);
+                    reduce_rows::<T, T::Number, F>(x, 0, 1, rest, items.as_mut_ptr());
+                    tree.push::<F>(items[0]);
+                }
             }
-            let (to, from) = (Place::new(filled.cast(), 0, 1), Place::new(x.cast(), 0, stride));
-            // SAFETY: the runs together fill `width` places.
-            unsafe { move_block(T::DTYPE.width(), to, from, 1, run) };
-            filled = filled.wrapping_add(run);
-        });
-        let mut item = T::Number::ZERO;
-        // SAFETY: the block is in place, or was filled.
-        unsafe { reduce_rows::<T, T::Number, F>(block, 0, 1, width, &mut item) };
-        tree.push::<F>(item);
-    }
+        }
+    };
+    let mut held = 0;
+    plan.reduced.runs(start, n, |offset, run| {
+        let (mut x, mut rest) = (x.wrapping_offset(offset), run);
+        while rest > 0 {
+            let is_aligned = held % BLOCK == 0;
+            if held == GATHERED * BLOCK || is_aligned && stride == 1 && rest >= BLOCK {
+                reduce(gathered, std::mem::take(&mut held));
+            }
+            let some = match stride == 1 && rest >= BLOCK {
+                true if is_aligned => {
+                    let whole = rest / BLOCK * BLOCK;
+                    reduce(x, whole);
+                    (x, rest) = (x.wrapping_add(whole), rest - whole);
+                    continue;
+                }
+                true => BLOCK - held % BLOCK,
+                false => rest.min(GATHERED * BLOCK - held),
+            };
+            let to = gathered.wrapping_add(held);
+            // SAFETY: there is room for them, and they can be read by the caller's word.
+            unsafe {
+                match stride {
+                    1 => to.copy_from_nonoverlapping(x, some),
+                    _ => {
+                        let from = Place::new(x.cast(), 0, stride);
+                        move_block(T::DTYPE.width(), Place::new(to.cast(), 0, 1), from, 1, some);
+                    }
+                }
+            }
+            (x, rest, held) = (x.wrapping_offset(some as isize * stride), rest - some, held + some);
+        }
+    });
+    reduce(gathered, held);
     tree.finish::<F>()
 }
 

@@ -27,6 +27,15 @@ const CASES: &[(&[usize], &[usize])] = &[
     (&[90, 130], &[1]),
     (&[4, 5, 6], &[1]),
     (&[4, 50, 6], &[0, 2]),
+    // Rows in pieces shorter and longer than a block, of several blocks that are gathered at once;
+    // columns of which few lie in a line.
+    (&[90, 2, 49], &[0, 2]),
+    (&[3, 2, 1500], &[0, 2]),
+    (&[7, 3, 5], &[0]),
+    (&[30, 3, 9], &[2]),
+    // What is left over after lines of lanes, where elements lie behind it and where none do.
+    (&[5, 77], &[1]),
+    (&[3, 1100], &[1]),
     (&[6, 7, 30], &[0, 2]),
     (&[2, 3, 4, 5], &[2, 3]),
     (&[2, 3, 4, 1], &[2]),

@@ -43,6 +43,11 @@ impl Walk {
     /// Visits the positions `start..start + count` in order, in runs along the innermost axis:
     /// `visit(offset of the first, positions in the run)`.
     pub fn runs(&self, start: usize, count: usize, mut visit: impl FnMut(isize, usize)) {
+        self.visit(start, count, &mut visit);
+    }
+
+    /// [`Walk::runs`], compiled once for all visitors, of which kernels have hundreds.
+    fn visit(&self, start: usize, count: usize, visit: &mut dyn FnMut(isize, usize)) {
         let Some((&(n, stride), outer)) = self.axes.split_last() else {
             return if count > 0 {
                 visit(0, 1)

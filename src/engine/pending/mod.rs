@@ -146,8 +146,8 @@ fn map_large(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Option<A
     let ty = executors::map_type(def, args)?;
     let changed;
     let (def, args) = match executors::cheaper(def, args) {
-        Some((def, second)) => {
-            changed = [args[0], second];
+        Some((def, args)) => {
+            changed = args;
             (def, &changed[..])
         }
         None => (def, args),

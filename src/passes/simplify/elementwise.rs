@@ -238,6 +238,9 @@ fn whole(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rew
     if power && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
         return on(node, Op::Map(&arithmetic::square), pair.a);
     }
+    if power && b_is(3.0) && keeps_shape(nodes, node, pair.a) {
+        return on(node, Op::Map(&arithmetic::third_power), pair.a);
+    }
     if pair.same() && (and || *def == bits::bitwise_or) {
         return give(nodes, node, pair.a);
     }
@@ -273,6 +276,13 @@ fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rew
     }
     if *def == arithmetic::pow && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
         return on(node, Op::Map(&arithmetic::square), pair.a);
+    }
+    if *def == arithmetic::pow
+        && b_is(3.0)
+        && pair.dtype != DType::F64
+        && keeps_shape(nodes, node, pair.a)
+    {
+        return on(node, Op::Map(&arithmetic::third_power), pair.a);
     }
     if over
         && keeps_shape(nodes, node, pair.a)

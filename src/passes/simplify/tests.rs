@@ -56,7 +56,10 @@ fn what_is_neutral_goes_and_what_is_not_stays() {
             => ["greater", "maximum", "where"];
         F16 |x| x.pow(x.scalar(2.0)) => ["square"];
         I8 |x| x.pow(x.scalar(2)) => ["square"];
-        F32 |x| x.pow(x.scalar(3.0)) => ["pow"];
+        F32 |x| x.pow(x.scalar(3.0)) => ["third_power"];
+        I64 |x| x.pow(x.scalar(3)) => ["third_power"];
+        F64 |x| x.pow(x.scalar(3.0)) => ["pow"];
+        F32 |x| x.pow(x.scalar(4.0)) => ["pow"];
         F32 |x| x * 1.0 - 0.0 => [];
         F32 |x| 1.0 * x => [];
         F32 |x| x / 1.0 => [];
