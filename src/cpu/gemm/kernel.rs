@@ -421,7 +421,7 @@ macro_rules! element {
 element!(
     f32, 4, |s, a, b| a.mul_add(b, s), s + a * b, s + b,
     v4: [F32x16; 2], [12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1],
-        [2 by 6, 3 by 4, 4 by 3, 6 by 2, 12 by 1], Some(square::v4::row),
+        [2 by 6, 3 by 4, 4 by 3, 6 by 2, 12 by 1], Some(square::v3::row),
     v3: [F32x8; 2], [6, 5, 4, 3, 2, 1], [2 by 3, 3 by 2, 6 by 1], Some(square::v3::row)
 );
 element!(

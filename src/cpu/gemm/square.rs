@@ -8,7 +8,7 @@ use super::kernel::{ROW, SQUARE};
 /// not follow all of them.
 const AHEAD: usize = 64;
 
-/// Adds the terms of some steps of `k` to the sums of [`v4::row`] and [`v3::row`].
+/// Adds the terms of some steps of `k` to the sums of [`v3::row`].
 ///
 /// # Safety
 /// Rows and `a` have these elements.
@@ -32,7 +32,7 @@ unsafe fn rest(
 pub mod v4 {
     use std::arch::x86_64::*;
 
-    use super::{AHEAD, ROW, SQUARE, rest};
+    use super::{AHEAD, SQUARE};
 
     /// Transposes 16 rows of `n` elements of 4 bytes, at least 16: element `k` of row `i` goes to
     /// `dst[k · width + i]`; see [`Transpose`](super::super::kernel::Transpose).
@@ -51,42 +51,6 @@ pub mod v4 {
                 }
             }
         }
-    }
-
-    /// The sums `Σ_k a[k] from[i][k]` for 32 rows, each a chain with `k` ascending.
-    ///
-    /// # Safety
-    /// Rows and `a` (of the given stride) have `n` elements; the processor has AVX-512.
-    #[target_feature(enable = "avx512f,fma")]
-    pub unsafe fn row(
-        n: usize,
-        a: *const f32,
-        step: isize,
-        from: &[*const f32; ROW],
-    ) -> [f32; ROW] {
-        let whole = n / SQUARE * SQUARE;
-        // Two chains at a time: one would wait for its sums.
-        let mut sum = [_mm512_setzero_ps(); 2];
-        let mut sums = [0.0; ROW];
-        let halves: [[*const i32; SQUARE]; 2] =
-            std::array::from_fn(|h| std::array::from_fn(|i| from[h * SQUARE + i].cast()));
-        // SAFETY: by contract.
-        unsafe {
-            for at in (0..whole).step_by(SQUARE) {
-                let squares = [columns(&halves[0], at), columns(&halves[1], at)];
-                for k in 0..SQUARE {
-                    let x = _mm512_set1_ps(*a.offset((at + k) as isize * step));
-                    for (sum, square) in sum.iter_mut().zip(&squares) {
-                        *sum = _mm512_fmadd_ps(x, _mm512_castsi512_ps(square[k]), *sum);
-                    }
-                }
-            }
-            for (h, sum) in sum.into_iter().enumerate() {
-                _mm512_storeu_ps(sums.as_mut_ptr().add(h * SQUARE), sum);
-            }
-            rest(&mut sums, whole..n, a, step, from);
-        }
-        sums
     }
 
     /// The columns of the square whose first column is element `at` of the rows.
@@ -128,6 +92,7 @@ pub mod v4 {
 /// For AVX2.
 pub mod v3 {
     use std::arch::x86_64::*;
+    use std::ops::Range;
 
     use super::{AHEAD, ROW, SQUARE, rest};
 
@@ -157,7 +122,12 @@ pub mod v3 {
         }
     }
 
-    /// The sums `Σ_k a[k] from[i][k]` for 32 rows, each a chain with `k` ascending.
+    /// The sums `Σ_k a[k] from[i][k]` for 32 rows, each a chain with `k` ascending. Also for
+    /// processors with wider registers: what it waits for is the cache.
+    ///
+    /// Four groups of eight rows find work for the multipliers while a sum waits for the one before.
+    /// Rows often lie a page apart, so that one place of all of them has no room in the L1 cache; so
+    /// each group is a line behind the one before it.
     ///
     /// # Safety
     /// Rows and `a` (of the given stride) have `n` elements; the processor has AVX2 and FMA.
@@ -168,26 +138,79 @@ pub mod v3 {
         step: isize,
         from: &[*const f32; ROW],
     ) -> [f32; ROW] {
-        let whole = n / SIDE * SIDE;
-        let mut sums = [0.0; ROW];
+        const GROUPS: usize = ROW / SIDE;
+        let (groups, whole) = (from.as_chunks::<SIDE>().0, n / FOUR * FOUR);
+        let (mut sums, mut sum) = ([0.0; ROW], [_mm256_setzero_ps(); GROUPS]);
         // SAFETY: by contract.
         unsafe {
-            // Eight rows at a time: rows often lie such that no more have room in the L1 cache.
-            let halves = from.as_chunks::<SIDE>().0.iter();
-            for (from, to) in halves.zip(sums.as_chunks_mut::<SIDE>().0) {
-                let from = from.map(|p| p.cast());
-                let mut sum = _mm256_setzero_ps();
-                for at in (0..whole).step_by(SIDE) {
-                    for (k, column) in columns(&from, at).into_iter().enumerate() {
-                        let x = _mm256_set1_ps(*a.offset((at + k) as isize * step));
-                        sum = _mm256_fmadd_ps(x, _mm256_castsi256_ps(column), sum);
+            for time in 0..whole.div_ceil(SQUARE) + GROUPS - 1 {
+                for (i, sum) in sum.iter_mut().enumerate() {
+                    let Some(line) = time.checked_sub(i) else { continue };
+                    let (at, end) = (line * SQUARE, whole.min((line + 1) * SQUARE));
+                    if at < end {
+                        *sum = along(*sum, (a, step), &groups[i], at..end);
                     }
                 }
+            }
+            for (sum, to) in sum.into_iter().zip(sums.as_chunks_mut::<SIDE>().0) {
                 _mm256_storeu_ps(to.as_mut_ptr(), sum);
             }
             rest(&mut sums, whole..n, a, step, from);
         }
         sums
+    }
+
+    /// Steps of `k` whose elements are transposed together.
+    const FOUR: usize = 4;
+
+    /// Adds some steps to the sums of eight rows, a multiple of [`FOUR`].
+    ///
+    /// # Safety
+    /// As for [`row`].
+    #[target_feature(enable = "avx2,fma")]
+    #[inline]
+    unsafe fn along(
+        mut sum: __m256,
+        (a, step): (*const f32, isize),
+        from: &[*const f32; SIDE],
+        steps: Range<usize>,
+    ) -> __m256 {
+        for from in from {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(steps.start + 2 * AHEAD).cast());
+        }
+        for at in steps.step_by(FOUR) {
+            let mut rows = [_mm256_setzero_si256(); FOUR];
+            for (i, row) in rows.iter_mut().enumerate() {
+                // A load that fills half of a register costs no shuffle, so rows `i` and `i + 4` share
+                // one: then pairs and fours of rows come out in order.
+                // SAFETY: by contract.
+                let (low, high) = unsafe {
+                    let half = from[i].add(at).cast();
+                    (_mm_loadu_si128(half), _mm_loadu_si128(from[i + FOUR].add(at).cast()))
+                };
+                *row = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high);
+            }
+            for (k, column) in fours(rows).into_iter().enumerate() {
+                // SAFETY: by contract.
+                let x = _mm256_set1_ps(unsafe { *a.offset((at + k) as isize * step) });
+                sum = _mm256_fmadd_ps(x, _mm256_castsi256_ps(column), sum);
+            }
+        }
+        sum
+    }
+
+    /// The columns of each half of four rows: pairs of rows are interleaved, then these.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn fours(r: [__m256i; FOUR]) -> [__m256i; FOUR] {
+        let low = [_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3])];
+        let high = [_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3])];
+        [
+            _mm256_unpacklo_epi64(low[0], low[1]),
+            _mm256_unpackhi_epi64(low[0], low[1]),
+            _mm256_unpacklo_epi64(high[0], high[1]),
+            _mm256_unpackhi_epi64(high[0], high[1]),
+        ]
     }
 
     /// The columns of the square whose first column is element `at` of the rows.
@@ -203,22 +226,18 @@ pub mod v3 {
             // SAFETY: the caller vouches for 8 elements from `at` on.
             *row = unsafe { _mm256_loadu_si256(from.add(at).cast()) };
         }
-        // In each half, first pairs of rows are interleaved, then groups of four. `fours[4 g + c]`
-        // holds column `4 q + c` of rows `4 g .. 4 g + 4` in half `q`.
-        let mut fours = [_mm256_setzero_si256(); SIDE];
-        for (fours, r) in fours.chunks_exact_mut(4).zip(rows.chunks_exact(4)) {
-            let low = [_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3])];
-            let high = [_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3])];
-            fours[0] = _mm256_unpacklo_epi64(low[0], low[1]);
-            fours[1] = _mm256_unpackhi_epi64(low[0], low[1]);
-            fours[2] = _mm256_unpacklo_epi64(high[0], high[1]);
-            fours[3] = _mm256_unpackhi_epi64(high[0], high[1]);
+        // `halves[4 g + c]` holds column `4 q + c` of rows `4 g .. 4 g + 4` in half `q`.
+        let mut halves = [_mm256_setzero_si256(); SIDE];
+        for (halves, &rows) in
+            halves.as_chunks_mut::<FOUR>().0.iter_mut().zip(rows.as_chunks::<FOUR>().0)
+        {
+            *halves = fours(rows);
         }
         // Then the halves are transposed.
         let mut out = rows;
         for c in 0..4 {
-            out[c] = _mm256_permute2x128_si256::<0x20>(fours[c], fours[4 + c]);
-            out[4 + c] = _mm256_permute2x128_si256::<0x31>(fours[c], fours[4 + c]);
+            out[c] = _mm256_permute2x128_si256::<0x20>(halves[c], halves[4 + c]);
+            out[4 + c] = _mm256_permute2x128_si256::<0x31>(halves[c], halves[4 + c]);
         }
         out
     }

@@ -47,6 +47,9 @@ fn slice(x: &Array, indexed: usize) -> Axis {
     Axis::new(sizes[indexed..].iter().copied().zip(strides[indexed..].iter().copied()))
 }
 
+/// The longest lines of elements whose places are kept.
+const LINE: usize = 1 << 15;
+
 /// Copies slices: whole runs at a time, or single elements where a slice is one element.
 fn gather_typed<T: Copy>(x: &Array, picks: &Picks, slice: &Axis, out: &Array) {
     /// The source may be read by several threads.
@@ -62,6 +65,30 @@ fn gather_typed<T: Copy>(x: &Array, picks: &Picks, slice: &Axis, out: &Array) {
     // SAFETY: fresh.
     let (src, dst) = (Source(x.ptr().cast::<T>()), Target(unsafe { out.ptr_mut() }.cast::<T>()));
     let chunk = (CHUNK / (n * size_of::<T>())).max(1);
+    if let (1, Some(line @ ..=LINE)) = (n, picks.line)
+        && picks.count > line
+    {
+        // The places of a line, counted from its first, are those of every line.
+        let mut places = vec![0; line];
+        picks.positions(0, &mut places);
+        let origin = places[0];
+        places.iter_mut().for_each(|place| *place -= origin);
+        return threads::for_each_chunk(picks.count / line, chunk.div_ceil(line), |range| {
+            let (src, dst, mut pace) = (&src, &dst, Pace::default());
+            for i in range {
+                pace.work(line);
+                let mut first = [0];
+                picks.positions(i * line, &mut first);
+                // SAFETY: indices are checked; line `i` of the result is ours.
+                unsafe {
+                    let (from, to) = (src.0.offset(first[0]), dst.0.add(i * line));
+                    for (at, &place) in places.iter().enumerate() {
+                        *to.add(at) = *from.offset(place);
+                    }
+                }
+            }
+        });
+    }
     threads::for_each_chunk(picks.count, chunk, |range| {
         let (src, dst, mut pace) = (&src, &dst, Pace::default());
         for start in range.clone().step_by(BATCH) {

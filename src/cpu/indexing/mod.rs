@@ -58,6 +58,9 @@ impl Pick {
 struct Picks {
     axes: Vec<Pick>,
     count: usize,
+    /// How many lie along the last axis, where each index array varies along that axis alone or not
+    /// along it: then all lines pick alike
+    line: Option<usize>,
 }
 
 // SAFETY: index arrays are only read.
@@ -67,10 +70,16 @@ impl Picks {
     fn new(op: &str, x: &Array, indices: &[&Array], shape: &Shape) -> Result<Picks> {
         let (sizes, strides) = (x.shape().sizes(), x.layout.strides());
         let mut axes = Vec::with_capacity(indices.len());
+        let lines = shape.sizes();
+        let mut are_alike = true;
         for (axis, index) in indices.iter().enumerate() {
             let size = sizes[axis];
             check(op, index, axis, size, shape.count(), indices.len())?;
-            let walk = shape.sizes().into_iter().zip(index.layout.broadcast_strides(shape));
+            let along = index.layout.broadcast_strides(shape);
+            are_alike &= along.split_last().is_some_and(|(&last, before)| {
+                last == 0 || before.iter().zip(&lines).all(|(&stride, &n)| stride == 0 || n == 1)
+            });
+            let walk = shape.sizes().into_iter().zip(along);
             axes.push(Pick {
                 ptr: index.ptr().cast(),
                 walk: Axis::new(walk),
@@ -78,7 +87,8 @@ impl Picks {
                 stride: strides[axis],
             });
         }
-        Ok(Picks { axes, count: shape.count() })
+        let line = lines.last().copied().filter(|_| are_alike);
+        Ok(Picks { axes, count: shape.count(), line })
     }
 
     /// The positions of the slices that the indices from `start` on pick.

@@ -228,18 +228,22 @@ unsafe fn fold_row<T: Element, F: Combine<T::Number>>(
     (n, after): (usize, usize),
     of: impl Fn(T::Number) -> T::Number + Copy,
 ) -> T::Number {
-    // SAFETY: the caller vouches for these elements.
-    unsafe {
-        if n <= BLOCK {
-            return fold_block::<T, F>(x, (n, after), of);
+    // One call for rows of one block and of many: its body is long, and there are hundreds of these.
+    let (mut tree, mut start) = (None, 0);
+    loop {
+        let part = BLOCK.min(n - start);
+        let sizes = (part, n - start - part + after);
+        // SAFETY: the caller vouches for these elements.
+        let item = unsafe { fold_block::<T, F>(x.add(start), sizes, of) };
+        if part == n {
+            return item;
         }
-        let mut tree = Pairwise::new();
-        for start in (0..n).step_by(BLOCK) {
-            let part = BLOCK.min(n - start);
-            let sizes = (part, n - start - part + after);
-            tree.push::<F>(fold_block::<T, F>(x.add(start), sizes, of));
+        let tree = tree.get_or_insert_with(Pairwise::new);
+        tree.push::<F>(item);
+        start += part;
+        if start == n {
+            return tree.finish::<F>();
         }
-        tree.finish::<F>()
     }
 }
 
