@@ -273,9 +273,8 @@ pub fn map_type(def: &Elementwise, args: &[Operand<'_>]) -> Result<Type> {
     }
 }
 
-/// An elementwise op that gives the same bits in less time, and its operands: the formula of `pow`
-/// says that the first power is the base itself, the second one product, and the third two, except
-/// in float64.
+/// An elementwise op that gives the same bits in less time, and its operands: a power to a number
+/// that is known.
 pub fn cheaper<'a>(
     def: &Elementwise,
     args: &[Operand<'a>],
@@ -283,18 +282,11 @@ pub fn cheaper<'a>(
     if *def != arithmetic::pow {
         return None;
     }
-    let &[x, Operand::Scalar(exponent)] = args else { return None };
+    let &[base @ Operand::Array(x), Operand::Scalar(exponent)] = args else { return None };
     match exponent.as_f64() {
-        1.0 => Some((&arithmetic::multiply, smallvec![x, Operand::Scalar(Scalar::Int(1))])),
-        2.0 => Some((&arithmetic::multiply, smallvec![x, x])),
-        3.0 if is_cubed(x) => Some((&arithmetic::third_power, smallvec![x])),
-        _ => None,
+        1.0 => Some((&arithmetic::multiply, smallvec![base, Operand::Scalar(Scalar::Int(1))])),
+        exponent => arithmetic::known_power(x.dtype, exponent).map(|def| (def, smallvec![base])),
     }
-}
-
-/// Whether the third power of an operand is two products.
-fn is_cubed(x: Operand<'_>) -> bool {
-    matches!(x, Operand::Array(x) if x.dtype != DType::F64)
 }
 
 /// The dtype that an elementwise op computes in: that of its operands besides a condition, or of

@@ -1,5 +1,7 @@
 //! Arithmetic, rounding and selection.
 
+use super::Elementwise;
+use crate::dtype::DType;
 use crate::error;
 use crate::ops::emit::{Expr, throw};
 use crate::scalar::{self, Int, Step};
@@ -24,6 +26,16 @@ fn int_pow<S: Int>(base: S, exponent: S) -> S {
     let of_minus_one = S::select(odd(exponent), -one, one);
     let unit = S::select(base.eq(one), one, S::select(base.eq(-one), of_minus_one, zero));
     S::select(exponent.lt(zero), unit, power)
+}
+
+/// The op of one operand that gives its power to a number, with the bits of [`pow`]: the formula of
+/// that has these products for the second power, and but for float64 for the third.
+pub fn known_power(dtype: DType, exponent: f64) -> Option<&'static Elementwise> {
+    match exponent {
+        2.0 => Some(&square),
+        3.0 if dtype != DType::F64 => Some(&third_power),
+        _ => None,
+    }
 }
 
 elementwise! {

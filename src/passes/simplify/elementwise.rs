@@ -235,11 +235,8 @@ fn whole(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rew
     if power && b_is(0.0) {
         return number(node, Scalar::Int(1));
     }
-    if power && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
-        return on(node, Op::Map(&arithmetic::square), pair.a);
-    }
-    if power && b_is(3.0) && keeps_shape(nodes, node, pair.a) {
-        return on(node, Op::Map(&arithmetic::third_power), pair.a);
+    if power && let Some(def) = known_power(nodes, node, pair, b) {
+        return on(node, Op::Map(def), pair.a);
     }
     if pair.same() && (and || *def == bits::bitwise_or) {
         return give(nodes, node, pair.a);
@@ -274,15 +271,10 @@ fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rew
     if *def == arithmetic::pow && b_is(1.0) {
         return give(nodes, node, pair.a);
     }
-    if *def == arithmetic::pow && b_is(2.0) && keeps_shape(nodes, node, pair.a) {
-        return on(node, Op::Map(&arithmetic::square), pair.a);
-    }
     if *def == arithmetic::pow
-        && b_is(3.0)
-        && pair.dtype != DType::F64
-        && keeps_shape(nodes, node, pair.a)
+        && let Some(def) = known_power(nodes, node, pair, b)
     {
-        return on(node, Op::Map(&arithmetic::third_power), pair.a);
+        return on(node, Op::Map(def), pair.a);
     }
     if over
         && keeps_shape(nodes, node, pair.a)
@@ -292,6 +284,17 @@ fn float(nodes: &[Node], node: &mut Node, def: &Elementwise, pair: &Pair) -> Rew
         return becomes(node, Op::Map(&arithmetic::multiply));
     }
     if pair.fast { loose(nodes, node, def, pair, (a, b)) } else { Rewrite::Keep }
+}
+
+/// The op of the base alone that a power to a number is, if the base has the shape of the node.
+fn known_power(
+    nodes: &[Node],
+    node: &Node,
+    pair: &Pair,
+    exponent: Option<Scalar>,
+) -> Option<&'static Elementwise> {
+    let def = arithmetic::known_power(pair.dtype, exponent?.as_f64())?;
+    keeps_shape(nodes, node, pair.a).then_some(def)
 }
 
 /// Whether an operand alone has the shape of the node.
