@@ -59,6 +59,28 @@ fn detected() -> Isa {
     if cfg!(one_isa) { Isa::Base } else { processor() }
 }
 
+/// Whether the processor takes vectors of so many bytes in two turns, as those of AMD with Zen 4 cores
+/// take 64 bytes: it multiplies one of them at a time, not two.
+pub fn takes_turns(bytes: usize) -> bool {
+    static HALVES: Lazy<bool> = Lazy::new(halves);
+    bytes == 64 && *HALVES
+}
+
+/// The family of Zen 4; of Zen 3 too, which has no such vectors.
+#[cfg(target_arch = "x86_64")]
+fn halves() -> bool {
+    use std::arch::x86_64::__cpuid;
+    const FAMILY: u32 = 0x19;
+    let is_amd = __cpuid(0).ebx == u32::from_le_bytes(*b"Auth");
+    let version = __cpuid(1).eax;
+    is_amd && (version >> 8 & 15) + (version >> 20 & 255) == FAMILY
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn halves() -> bool {
+    false
+}
+
 /// The highest level that the processor has.
 #[cfg(target_arch = "x86_64")]
 pub fn processor() -> Isa {

@@ -164,13 +164,14 @@ def test_fused_steps_have_the_bits_of_ops(name, special):
     xs = operands(shapes, np.random.default_rng(3), special)
     want, compiled = bits(f(*xs)), wg.compile(f)
     try:
-        for threads in (1, 2, 3):
+        for threads in (3, 2, 1):
             wg.set_num_threads(threads)
             assert bits(compiled(*xs)) == want
             assert bits(wg.compile(f)(*xs)) == want
+        # What pays may depend on the number of threads.
+        assert any(s.name.startswith(step) for s in compiled.plan(*xs).steps), compiled.plan(*xs)
     finally:
         wg.set_num_threads(2)
-    assert any(s.name.startswith(step) for s in compiled.plan(*xs).steps), compiled.plan(*xs)
 
 
 @pytest.mark.parametrize("name", CASES)

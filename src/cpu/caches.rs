@@ -16,6 +16,12 @@ const USUAL: [Cache; 2] = [Cache { sets: 64, ways: 8 }, Cache { sets: 1024, ways
 
 static OWN: Lazy<[Cache; 2]> = Lazy::new(described);
 
+/// The bytes of the first cache of a core.
+pub fn first() -> usize {
+    let Cache { sets, ways } = OWN[0];
+    sets * ways * LINE
+}
+
 /// The bytes of the second cache of a core.
 pub fn second() -> usize {
     let Cache { sets, ways } = OWN[1];
@@ -41,6 +47,24 @@ fn crowds(cache: Cache, rows: usize, stride: isize) -> bool {
         lines[set] += 1;
         lines[set] > cache.ways
     })
+}
+
+/// Whether rows of some `bytes`, `stride` bytes apart, need more than half of the places that the
+/// second cache has for their lines: then it does not hold them beside what else passes through it.
+pub fn crowd_second(rows: usize, stride: isize, bytes: usize) -> bool {
+    2 * ways(OWN[1], rows, stride, bytes) > OWN[1].ways
+}
+
+/// The most lines of these rows that share a set; 1 for rows that are one and the same, or that begin
+/// at different places of lines, and so in different sets.
+fn ways(cache: Cache, rows: usize, stride: isize, bytes: usize) -> usize {
+    let stride = stride.unsigned_abs();
+    if stride == 0 || !stride.is_multiple_of(LINE) || !cache.sets.is_power_of_two() {
+        return 1;
+    }
+    // Rows begin in every `apart`-th set, and after one round of all sets in the same ones again.
+    let apart = 1 << (stride / LINE).trailing_zeros().min(cache.sets.trailing_zeros());
+    rows.div_ceil(cache.sets / apart) * bytes.div_ceil(LINE).div_ceil(apart)
 }
 
 /// Reads leaf 4, or on AMD's processors the leaf that is laid out like it.
@@ -89,6 +113,24 @@ mod tests {
         // A little more than a page does not yet lead to another set, a line more does.
         assert!(crowds(small, 12, 4100) && !crowds(small, 12, 4160));
         assert!([60, 64, 100, 3000].iter().all(|&by| !crowds(small, 12, by)));
+    }
+
+    #[test]
+    fn lines_that_share_sets_are_counted() {
+        let cache = Cache { sets: 256, ways: 8 };
+        for (rows, lines, bytes) in
+            [(128, 64, 1024), (64, 16, 1024), (256, 3, 640), (320, 24, 1024)]
+        {
+            let mut sets = [0; 256];
+            for row in 0..rows {
+                (0..bytes / LINE).for_each(|line| sets[(row * lines + line) % 256] += 1);
+            }
+            let stride = (lines * LINE) as isize;
+            assert_eq!(sets.iter().max(), Some(&ways(cache, rows, stride, bytes)));
+            assert_eq!(ways(cache, rows, -stride, bytes), ways(cache, rows, stride, bytes));
+        }
+        assert_eq!(ways(cache, 100, 4100, 1024), 1);
+        assert_eq!(ways(cache, 100, 0, 64), 1);
     }
 
     #[test]

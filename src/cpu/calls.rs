@@ -66,8 +66,9 @@ fn softmax(
         return Ok(None);
     }
     let n = x.shape()[last].value();
-    let is_wide = x.count() / n.max(1) < ROWS && x.count() > LARGE;
-    if is_wide || !softmax::takes(x.dtype, n) {
+    let rows = x.count() / n.max(1);
+    let is_wide = rows < ROWS && x.count() > LARGE;
+    if is_wide || !softmax::takes(x.dtype, rows, n) {
         return Ok(None);
     }
     let y = Array::uninit(x.dtype, x.shape().clone())?;

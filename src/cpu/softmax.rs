@@ -26,13 +26,16 @@ const CHUNK: usize = 1 << 14;
 const LONG: usize = 1 << 20;
 /// Shorter rows are better left to the body, which computes elements of several at once.
 const FEW: usize = 64;
+/// As few rows as these take less time than the body does to begin.
+const FEW_ROWS: usize = 32;
 /// Elements that are computed at once.
 const W: usize = 64;
 
-/// Whether there is a kernel for rows of `n` elements of a dtype. The body rounds half floats at
-/// each step.
-pub fn takes(dtype: DType, n: usize) -> bool {
-    matches!(dtype, DType::F32 | DType::F64) && (FEW..=LONG).contains(&n)
+/// Whether there is a kernel for so many rows of `n` elements of a dtype. The body rounds half floats
+/// at each step.
+pub fn takes(dtype: DType, rows: usize, n: usize) -> bool {
+    let least = if rows <= FEW_ROWS { 1 } else { FEW };
+    matches!(dtype, DType::F32 | DType::F64) && (least..=LONG).contains(&n)
 }
 
 /// The softmax of each row of `x`, or its logarithm.
@@ -62,51 +65,150 @@ unsafe fn run<T: Real>(x: &Array, is_log: bool, y: &Array) -> Result<()> {
         let part = scratch.lend(size).or_throw();
         let [own, spare] = [0, n].map(|at| part.ptr().cast::<T>().wrapping_add(at));
         let mut pace = Pace::default();
+        let mut made = Powers::none();
         for row in range {
             pace.work(n);
             // SAFETY: the workspace is two rows; the row of the result is this chunk's.
             unsafe {
                 let x = rows.get(row, own);
                 let y = to.at((row * n) as isize);
-                let largest = reduce::largest_of_row(x, n);
-                let powers = if is_log { spare } else { y };
-                exponentials::<T>(x, powers, n, largest);
-                let sum = reduce::sum_of_row(powers.cast_const(), n);
-                match is_log {
-                    true => shifted::<T>(x, y, n, [largest, log(sum)]),
-                    false => divided::<T>(y, n, sum),
+                if is_log {
+                    let largest = reduce::largest_of_row(x, n);
+                    let sum = Powers::none().next(x, spare, n, largest).sum;
+                    shifted::<T>(x, y, n, [largest, log(sum)]);
+                } else {
+                    made = made.next(x, y, n, reduce::largest_of_row(x, n));
                 }
             }
         }
+        // SAFETY: as above.
+        unsafe { made.finish(n) };
     });
     Ok(())
 }
 
-multiversion! {
-    /// `y = e^(x − largest)`; meanwhile the row behind `x`, which is mostly the next, is fetched.
+/// The softmax of rows one behind the other.
+pub type OfRows = unsafe fn(*const u8, *mut u8, [usize; 2]);
+
+/// The kernel for rows of `n` elements, as [`forward_into`] computes them. It takes the rows, the
+/// results, which are the same memory or apart, and how many rows and elements of each.
+pub fn of_rows(dtype: DType, n: usize) -> Option<OfRows> {
+    takes(dtype, usize::MAX, n).then_some(if dtype == DType::F64 {
+        each::<f64>
+    } else {
+        each::<f32>
+    })
+}
+
+unsafe fn each<T: Real>(x: *const u8, y: *mut u8, [rows, n]: [usize; 2]) {
+    let (x, y) = (x.cast::<T>(), y.cast::<T>());
+    let mut made = Powers::none();
+    // SAFETY: by contract.
+    unsafe {
+        for at in (0..rows * n).step_by(n) {
+            let (x, y) = (x.add(at), y.add(at));
+            made = made.next(x, y, n, reduce::largest_of_row(x, n));
+        }
+        made.finish(n);
+    }
+}
+
+/// A row of powers and their sum, by which they are still to be divided: that is done while the next
+/// row's are made, which keeps the multipliers busy and the divider idle. No row: null.
+struct Powers<T> {
+    row: *mut T,
+    sum: T,
+}
+
+impl<T: Real> Powers<T> {
+    fn none() -> Self {
+        Powers { row: std::ptr::null_mut(), sum: T::whole(1) }
+    }
+
+    /// The powers of a row less its largest element, in `y`, and these divided.
     ///
     /// # Safety
-    /// Both have `n` elements.
-    unsafe fn exponentials[T](x: *const T, y: *mut T, n: usize, largest: T)
+    /// All rows have `n` elements; `y` is apart from `self`, and from `x` or the same.
+    unsafe fn next(self, x: *const T, y: *mut T, n: usize, largest: T) -> Self {
+        // SAFETY: by contract.
+        unsafe {
+            exponentials::<T>(x, y, n, largest, self.row, self.sum);
+            Powers { row: y, sum: reduce::sum_of_row(y.cast_const(), n) }
+        }
+    }
+
+    /// Divides the last row.
+    ///
+    /// # Safety
+    /// It has `n` elements.
+    unsafe fn finish(self, n: usize) {
+        if !self.row.is_null() {
+            // SAFETY: by contract.
+            unsafe { divided::<T>(self.row, n, self.sum) };
+        }
+    }
+}
+
+multiversion! {
+    /// `y = e^(x − largest)`; meanwhile the row behind `x`, which is mostly the next, is fetched, and
+    /// the row `made`, unless that is null, divided.
+    ///
+    /// # Safety
+    /// All have `n` elements; `made` is apart from the others.
+    unsafe fn exponentials[T](
+        x: *const T,
+        y: *mut T,
+        n: usize,
+        largest: T,
+        made: *mut T,
+        divisor: T,
+    )
     where [T: Real] {
         let mut at = 0;
         // SAFETY: by contract; nothing is read by fetching it.
         unsafe {
+            // Read before they may be written over.
+            let end = match n >= SHORT {
+                true => x.add(n - SHORT).cast::<[T; SHORT]>().read_unaligned(),
+                false => [largest; SHORT],
+            };
             while at + W <= n {
                 for line in (0..W * size_of::<T>()).step_by(64) {
                     prefetch(x.wrapping_add(n + at).cast::<u8>().wrapping_add(line));
                 }
-                let e = powers::<T, W, FMA>(&x.add(at).cast::<[T; W]>().read_unaligned(), largest);
-                y.add(at).cast::<[T; W]>().write_unaligned(e);
+                let z = x.add(at).cast::<[T; W]>().read_unaligned();
+                if made.is_null() {
+                    let e = powers::<T, W, FMA>(&z, largest);
+                    y.add(at).cast::<[T; W]>().write_unaligned(e);
+                } else {
+                    // Everything is read before anything is written: rows may lie so that a load
+                    // looks like one of what was just stored.
+                    let mut q = made.add(at).cast::<[T; W]>().read_unaligned();
+                    for q in &mut q {
+                        *q = *q / divisor;
+                    }
+                    let e = powers::<T, W, FMA>(&z, largest);
+                    y.add(at).cast::<[T; W]>().write_unaligned(e);
+                    made.add(at).cast::<[T; W]>().write_unaligned(q);
+                }
                 at += W;
             }
-            // The last ones end with the row: some of them are computed again.
-            while at < n && n >= SHORT {
-                let from = at.min(n - SHORT);
-                let x = x.add(from).cast::<[T; SHORT]>().read_unaligned();
+            if !made.is_null() {
+                let rest = std::slice::from_raw_parts_mut(made.add(at), n - at);
+                for q in rest {
+                    *q = *q / divisor;
+                }
+            }
+            while at + SHORT <= n {
+                let x = x.add(at).cast::<[T; SHORT]>().read_unaligned();
                 let e = powers::<T, SHORT, FMA>(&x, largest);
-                y.add(from).cast::<[T; SHORT]>().write_unaligned(e);
+                y.add(at).cast::<[T; SHORT]>().write_unaligned(e);
                 at += SHORT;
+            }
+            // The last ones end with the row: some of them are computed again.
+            if at < n && n >= SHORT {
+                let e = powers::<T, SHORT, FMA>(&end, largest);
+                y.add(n - SHORT).cast::<[T; SHORT]>().write_unaligned(e);
             }
             if n < SHORT {
                 let mut part = [largest; SHORT];
@@ -240,6 +342,32 @@ mod tests {
             for (got, want) in got.into_iter().zip(want) {
                 let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
                 assert!(same, "{got} {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_in_place_have_the_bits_of_the_kernel() {
+        for (dtype, n) in [(DType::F32, 64), (DType::F32, 77), (DType::F32, 1030), (DType::F64, 90)]
+        {
+            for rows in [1, 2, 5] {
+                let x = noise(dtype, &[rows, n], 3);
+                let want = kernel(&x, false);
+                let run = of_rows(dtype, n).unwrap();
+                // SAFETY: nobody else has the array, of so many elements.
+                unsafe { run(x.ptr(), x.ptr_mut(), [rows, n]) };
+                assert_eq!(bytes(&x), bytes(&want), "{rows} rows of {n} {dtype:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn few_short_rows_have_the_bits_of_the_body() {
+        for n in 1..FEW {
+            assert!(takes(DType::F32, 3, n) && !takes(DType::F32, 1000, n));
+            let x = noise(DType::F32, &[3, n], 5);
+            for is_log in [false, true] {
+                assert_eq!(bytes(&kernel(&x, is_log)), bytes(&body(&x, is_log)), "{n}");
             }
         }
     }

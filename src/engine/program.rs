@@ -3,6 +3,7 @@
 //! A program keeps the list as it was traced, and makes a plan from it by passes, expansion of
 //! composites, and scheduling. Programs are shared by threads. Plans are made once.
 
+use std::ops::DerefMut;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -50,11 +51,20 @@ pub struct Program {
     donated: Vec<(u32, u32)>,
     /// By input: whether its memory may be taken
     donates: Vec<bool>,
-    template: OnceLock<Arc<Planned>>,
+    plans: Mutex<Plans>,
+}
+
+/// The plans of a program, which are made for as many threads as there are.
+#[derive(Default)]
+struct Plans {
+    /// How many blocks run at a time, see [`Target::lanes`]
+    lanes: usize,
+    /// For all sizes
+    template: Option<Arc<Planned>>,
     /// Rematerialised lists that keep within the budget, latest last
-    tighter: Mutex<Vec<Tighter>>,
-    /// Plans by the sizes of the symbols, latest last
-    plans: Mutex<Vec<(Sizes, Arc<Planned>)>>,
+    tighter: Vec<Tighter>,
+    /// By the sizes of the symbols, latest last
+    sized: Vec<(Sizes, Arc<Planned>)>,
 }
 
 type Sizes = SmallVec<[usize; 4]>;
@@ -88,8 +98,7 @@ impl Program {
     /// The program of a list with these symbols for a device, compiled with the settings of this
     /// thread.
     pub fn new(device: Device, list: List, symbols: Vec<Dim>, scope: Scope) -> Program {
-        let (optimized, template) = (OnceLock::new(), OnceLock::new());
-        let (config, plans, tighter) = (config::current(), Mutex::default(), Mutex::default());
+        let (config, optimized) = (config::current(), OnceLock::new());
         let (list, source) = (list.into(), None);
         let (donated, donates) = (Vec::new(), Vec::new());
         Program {
@@ -102,9 +111,7 @@ impl Program {
             scope,
             donated,
             donates,
-            template,
-            tighter,
-            plans,
+            plans: Mutex::default(),
         }
     }
 
@@ -180,10 +187,24 @@ impl Program {
         Ok(self.optimized.get_or_init(|| optimized))
     }
 
+    /// The plans made so far, none of which is left where the number of threads has changed.
+    fn plans(&self) -> impl DerefMut<Target = Plans> {
+        let (mut plans, lanes) = (self.plans.lock(), executors::target(self.device).lanes());
+        if plans.lanes != lanes {
+            *plans = Plans { lanes, ..Plans::default() };
+        }
+        plans
+    }
+
     /// The plan for sizes of the symbols, if it was made.
     fn known(&self, sizes: &[usize]) -> Option<Arc<Planned>> {
-        let plans = self.plans.lock();
-        plans.iter().rev().find(|(known, _)| known.as_slice() == sizes).map(|(_, p)| p.clone())
+        let plans = self.plans();
+        plans
+            .sized
+            .iter()
+            .rev()
+            .find(|(known, _)| known.as_slice() == sizes)
+            .map(|(_, p)| p.clone())
     }
 
     /// Whether a run takes little time, see [`Plan::is_light`]. False before there is a plan.
@@ -203,7 +224,7 @@ impl Program {
         }
         // Planning makes sizes of its own, such as counts of elements.
         let _keeping = self.scope.keeper().enter();
-        let template = self.template()?;
+        let template = &self.template()?;
         let mut planned = self.resized(template, sizes)?;
         if let Some(budget) = self.config.budget
             && planned.plan.peak_bytes() > budget
@@ -214,11 +235,11 @@ impl Program {
         if self.config.check.is_on() {
             planned.plan.verify()?;
         }
-        let mut plans = self.plans.lock();
-        if plans.len() >= PLANS {
-            plans.remove(0);
+        let mut plans = self.plans();
+        if plans.sized.len() >= PLANS {
+            plans.sized.remove(0);
         }
-        plans.push((SmallVec::from_slice(sizes), planned.clone()));
+        plans.sized.push((SmallVec::from_slice(sizes), planned.clone()));
         Ok(planned)
     }
 
@@ -241,7 +262,7 @@ impl Program {
         if !self.config.passes.is_on("remat") {
             return self.resized(template, sizes);
         }
-        let tighter = self.tighter.lock().clone();
+        let tighter = self.plans().tighter.clone();
         for known in &tighter {
             let planned = self.resized(&known.template, sizes)?;
             // For these very sizes nothing better was found before.
@@ -255,11 +276,11 @@ impl Program {
         let (list, template, plan) = within.parts();
         let template = Arc::new(Planned::new(self.device, template)?);
         let planned = Arc::new(template.with_plan(plan));
-        let mut tighter = self.tighter.lock();
-        if tighter.len() >= TIGHTER {
-            tighter.remove(0);
+        let mut plans = self.plans();
+        if plans.tighter.len() >= TIGHTER {
+            plans.tighter.remove(0);
         }
-        tighter.push(Tighter { sizes: sizes.into(), list: list.into(), template });
+        plans.tighter.push(Tighter { sizes: sizes.into(), list: list.into(), template });
         Ok(planned)
     }
 
@@ -273,16 +294,16 @@ impl Program {
         if let Some(source) = &self.source {
             reports.insert(0, report("freeze", source, &self.list));
         }
-        if let Some(tighter) = self.tighter.lock().last() {
+        if let Some(tighter) = self.plans().tighter.last() {
             reports.push(report("remat", optimized.planned(), &tighter.list));
         }
         Ok(reports)
     }
 
     /// The plan for all sizes: its steps and groups. Other sizes only change the memory.
-    fn template(&self) -> Result<&Arc<Planned>> {
-        if let Some(template) = self.template.get() {
-            return Ok(template);
+    fn template(&self) -> Result<Arc<Planned>> {
+        if let Some(template) = &self.plans().template {
+            return Ok(template.clone());
         }
         let list = self.optimized()?.planned();
         let spoiled = self.config.passes.spoiled_for_schedule(list);
@@ -291,7 +312,7 @@ impl Program {
         // are written.
         let plan = Plan::of(list, self.options())?;
         let planned = Arc::new(Planned::new(self.device, plan)?);
-        Ok(self.template.get_or_init(|| planned))
+        Ok(self.plans().template.get_or_insert(planned).clone())
     }
 
     /// The list of some of its nodes as results, after the passes, with composites expanded of which

@@ -6,7 +6,9 @@ use smallvec::SmallVec;
 use super::backward::{Options, backward, gradients as sweep};
 use super::eager::apply;
 use super::eager::{self, Eager};
+use super::executors::Device;
 use super::index::{self, Item};
+use super::program::Program;
 use super::tape::signature;
 use super::tape::{History, Leaf, Operand, Value};
 use super::trace::Trace;
@@ -20,7 +22,7 @@ use crate::graph::cases::{self, Call};
 use crate::graph::testing::one_by_one;
 use crate::ops::declare::{Arguments, Attr};
 use crate::ops::elementwise::arithmetic;
-use crate::ops::emit::{Arg, Emit, Id, catch};
+use crate::ops::emit::{Arg, Emit, Expr, Id, catch};
 use crate::ops::op::Type;
 use crate::passes::{expand_for, gradients};
 use crate::schedule::Plan;
@@ -322,4 +324,26 @@ fn a_sweep_of_many_small_steps_can_be_broken_off() {
     // What may not be broken off goes on.
     threads::breakable(false, || backward(&[(y, None)], options)).unwrap();
     assert!(leaf.gradient().unwrap().is_some());
+}
+
+#[test]
+fn plans_are_made_for_as_many_threads_as_there_are() {
+    let graph = Graph::new();
+    let x = graph.input(Type::new(DType::F32, Shape::of(&[64, 512])));
+    graph.output((Expr::new(&graph, Arg::Node(x)) * 2.0).node());
+    let program = Program::new(Device::Cpu, graph.into_list(), Vec::new(), Scope::new());
+    let value = Value::plain(array(DType::F32, &[2, 2], &[1.0, 2.0, 3.0, 4.0]));
+    let signature = || {
+        let mut tables = crate::ops::composite::tables();
+        let mean = tables.find(|composite| composite.name == "lerp").unwrap();
+        let operands = [Operand::Value(&value); 3];
+        signature::of(mean, &[const { Attr::Operand }; 3], &operands).unwrap()
+    };
+    let before = threads::num_threads();
+    let (plan, own) = (program.plan(&[]).unwrap(), signature());
+    assert!(Arc::ptr_eq(&plan, &program.plan(&[]).unwrap()) && Arc::ptr_eq(&own, &signature()));
+    threads::set_num_threads(before + 1);
+    let (other, others) = (program.plan(&[]).unwrap(), signature());
+    threads::set_num_threads(before);
+    assert!(!Arc::ptr_eq(&plan, &other) && !Arc::ptr_eq(&own, &others));
 }

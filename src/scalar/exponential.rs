@@ -207,6 +207,20 @@ pub(super) fn decay_product<S: Float>(minus: S, w: Pair<S>) -> (S::Bits, S) {
     (k, (r * r).multiply_add(EXP.fused(r), r))
 }
 
+/// `k` and `em1` with `e^(−a²/2) = 2ᵏ·(1 + em1)`, where `a` is held.
+#[inline(always)]
+pub(super) fn normal_parts<S: Float>(a: S) -> (S::Bits, S) {
+    let half = S::lit(-0.5);
+    if S::FUSES {
+        let ((hi, lo), minus) = (ln_2::<S>(), half * a);
+        let (n, k) = (minus * a).round_product(S::lit(std::f64::consts::LOG2_E));
+        let r = n.multiply_add(-lo, minus.multiply_add(a, n * -hi));
+        return (k, (r * r).multiply_add(EXP.fused(r), r));
+    }
+    let square = product(a, a);
+    decay_parts(Pair { hi: half * square.hi, lo: half * square.lo })
+}
+
 /// `e^(−a)`, as `1 + em1` times two powers of two, and all multiplied.
 struct Decay<S> {
     em1: S,

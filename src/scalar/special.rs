@@ -1,10 +1,12 @@
 //! The error function and its relatives.
 
-use super::Float;
-use super::exponential::{decay_parts, decay_product, exp_times, gated, gated_normal, gated_slope};
+use super::exponential::{
+    decay_parts, decay_product, exp_times, gated, gated_normal, gated_slope, normal_parts,
+};
 use super::logarithm::log1p_pair;
 use super::pair::{Pair, ordered_sum, product, split, sum};
 use super::polynomial::Polynomial;
+use super::{Float, Scalar};
 
 /// `erf x / x − 1` in `x²`, for `|x| ≤ 1`.
 const ERF: Polynomial<7, 13> = Polynomial(
@@ -64,6 +66,50 @@ const ERFC: Polynomial<10, 22> = Polynomial(
         1.0168876238720412e-07,
         1.9209181450693686e-08,
         -1.152315158240228e-08,
+    ],
+);
+
+/// `Φ(−a)·e^(a²/2)·(a + 13/4) − 1` with the normal distribution function Φ, in `(a − 13/4)/(a + 13/4)`,
+/// for `a` from 0 to where `a Φ(−a)` vanishes.
+const MILLS: Polynomial<10, 25> = Polynomial(
+    [
+        -0.2625616,
+        -0.5394867,
+        0.27445343,
+        -0.08092481,
+        0.0011008197,
+        0.008306634,
+        -0.0011732457,
+        -0.001058142,
+        0.0001515837,
+        0.00013404177,
+    ],
+    [
+        -0.2625615961595588,
+        -0.5394866619907699,
+        0.2744535454651709,
+        -0.08092601818425368,
+        0.0011017860659863334,
+        0.00831663035637378,
+        -0.0011831575055256086,
+        -0.001094166341926492,
+        0.00017285079589069707,
+        0.00019357811656152082,
+        -8.645256100240864e-06,
+        -3.812835712769396e-05,
+        -6.002657881548441e-06,
+        6.544044169701184e-06,
+        3.1267160441935634e-06,
+        -5.174206272334488e-07,
+        -9.167744139046014e-07,
+        -2.113023153384452e-07,
+        1.5430528599885146e-07,
+        1.1683900489981948e-07,
+        1.7728722354888478e-09,
+        -2.8760061929781204e-08,
+        -8.014987157211878e-09,
+        3.2013845115649906e-09,
+        1.4476290589778532e-09,
     ],
 );
 
@@ -177,15 +223,15 @@ const ERFINV_FARTHEST: Polynomial<1, 19> = Polynomial(
 
 /// `e^(a²)·erfc a` for `a` from 0.39 to where `erfc` vanishes.
 #[inline(always)]
-fn erfc_scaled<S: Float>(a: Pair<S>) -> Pair<S> {
+fn erfc_scaled<S: Float>(a: S) -> Pair<S> {
     let center = S::pick(2.0, 3.0);
-    let top = ordered_sum(S::lit(1.25), ERFC.fused((a.hi - center) / (a.hi + center)));
-    let bottom = sum(S::whole(1), a.hi + a.hi);
+    let top = ordered_sum(S::lit(1.25), ERFC.fused((a - center) / (a + center)));
+    let bottom = sum(S::whole(1), a + a);
     // The quotient and what it leaves, so that only the last sum rounds.
     let inverse = S::whole(1) / bottom.hi;
     let q = top.hi * inverse;
     let p = product(q, bottom.hi);
-    let rest = ((top.hi - p.hi) - p.lo) + (top.lo - q * (bottom.lo + (a.lo + a.lo)));
+    let rest = ((top.hi - p.hi) - p.lo) + (top.lo - q * bottom.lo);
     Pair { hi: q, lo: rest * inverse }
 }
 
@@ -194,8 +240,7 @@ fn erfc_scaled<S: Float>(a: Pair<S>) -> Pair<S> {
 fn erfc_tail<S: Float>(a: S) -> S {
     let a = a.at_most(S::pick(10.1, 27.3));
     let square = product(a, a);
-    let factor = erfc_scaled(Pair { hi: a, lo: S::whole(0) });
-    exp_times(factor, Pair { hi: -square.hi, lo: -square.lo })
+    exp_times(erfc_scaled(a), Pair { hi: -square.hi, lo: -square.lo })
 }
 
 /// The error function. Error ≤ 1.5 ULP.
@@ -219,66 +264,66 @@ pub fn erfc<S: Float>(x: S) -> S {
     S::select(x.is_nan(), x, value)
 }
 
-/// `|x|` held where Φ(−|x|) is surely 0, and `|x|/√2`.
+/// `Φ(−a)·e^(a²/2)` for `a ≥ 0`: Mills' ratio by a constant.
 #[inline(always)]
-fn normal_tail<S: Float>(x: S) -> (S, Pair<S>) {
-    let a = x.abs().at_most(S::pick(14.6, 39.0));
-    let c = Pair::constant(
-        (0.7071067690849304, 1.21016175e-08),
-        (std::f64::consts::FRAC_1_SQRT_2, -4.833646656726457e-17),
-    );
-    let t = product(a, c.hi);
-    (a, Pair { hi: t.hi, lo: t.lo + a * c.lo })
+fn mills<S: Float>(a: S) -> Pair<S> {
+    let one = S::whole(1);
+    let d = sum(a, S::lit(3.25));
+    let inverse = one / d.hi;
+    // By how much that is too large, relative to itself.
+    let off = inverse.multiply_add(d.lo, inverse.lost(d.hi, one));
+    // (a − c)/(a + c)
+    let u = inverse.multiply_add(S::lit(-6.5), one);
+    let top = ordered_sum(one, MILLS.fused(u));
+    let p = product(inverse, top.hi);
+    // The polynomial goes with the inverse: by about 1.5·c/(a + c) as much again.
+    let rest = off * inverse.multiply_add(S::lit(-4.875), S::whole(-1));
+    Pair { hi: p.hi, lo: p.hi.multiply_add(rest, inverse.multiply_add(top.lo, p.lo)) }
 }
 
-/// `−a²/2`
+/// `|x|` held where Φ(−|x|) is surely 0.
 #[inline(always)]
-fn normal_exponent<S: Float>(a: S) -> Pair<S> {
-    let (half, square) = (S::lit(-0.5), product(a, a));
-    Pair { hi: half * square.hi, lo: half * square.lo }
+fn hold_normal<S: Float>(x: S) -> S {
+    x.abs().at_most(S::pick(14.6, 39.0))
+}
+
+/// `a·2ᵏ`, rounded once, for `a` of at most some binades above 1 and a `k` that is not positive.
+#[inline(always)]
+fn shrink<S: Float>(a: S, k: S::Bits) -> S {
+    let far = if S::DOUBLE { 128 } else { 64 };
+    let power = S::power_of_two(k + S::Bits::whole(far));
+    a * power * S::power_of_two(S::Bits::whole(-far))
 }
 
 /// `x Φ(x)` with the normal distribution function Φ; its limits at ±∞ are −0 and ∞. Error ≤ 2 ULP.
 #[inline(always)]
 pub fn gelu<S: Float>(x: S) -> S {
-    let (a, t) = normal_tail(x);
-    let h = S::lit(0.5) * x;
-    let e = t.hi.multiply_add(ERF.fused(t.hi * t.hi), t.hi);
-    let small = h.multiply_add(e.copysign(x), h);
-    // a·Φ(−a) = (a/2·e^(t²)·erfc t)·e^(−a²/2)
-    let q = erfc_scaled(t);
-    let b = S::lit(0.5) * a;
-    let p = product(b, q.hi);
-    let tail = exp_times(Pair { hi: p.hi, lo: p.lo + b * q.lo }, normal_exponent(a));
-    let large = S::select(x.lt(S::whole(0)), -tail, x - tail);
-    let value = S::select(t.hi.lt(S::lit(0.4)), small, large);
-    // A copied sign makes the result for −0 right.
-    S::select(x.is_nan(), x, value.copysign(x))
+    let a = hold_normal(x);
+    let f = mills(a);
+    let (k, em1) = normal_parts(a);
+    let rest = f.hi.multiply_add(em1, f.lo.multiply_add(em1, f.lo));
+    let tail = shrink(a.multiply_add(f.hi, a * rest), k);
+    // −0 stays, and is what negative numbers leave of a tail that vanishes.
+    x.at_least(S::lit(-0.0)) - tail
 }
 
 /// The derivative of [`gelu`], `Φ(x) + x φ(x)` with the density `φ = exp(−x²/2) / √(2π)`. Error ≤ 2
 /// ULP of the result, or for `x ≥ −1.5` (near its zero at −0.75) of the larger of the result and ½.
 #[inline(always)]
 pub fn gelu_slope<S: Float>(x: S) -> S {
-    let (a, t) = normal_tail(x);
-    let is_small = t.hi.lt(S::lit(0.4));
+    let a = hold_normal(x);
     let c = Pair::constant(
         (0.3989422917366028, -1.133517e-08),
         (0.3989422804014327, -2.49232720227773e-17),
     );
-    let m = product(a, c.hi);
-    let m = Pair { hi: m.hi, lo: m.lo + a * c.lo };
-    // Far out a φ(a) − Φ(−a), near 0 the first term alone.
-    let q = erfc_scaled(t);
-    let half = S::lit(0.5);
-    let rest = sum(m.hi, -(half * q.hi));
-    let hi = S::select(is_small, m.hi, rest.hi);
-    let lo = S::select(is_small, m.lo, rest.lo + (m.lo - half * q.lo));
-    let g = exp_times(Pair { hi, lo }, normal_exponent(a));
-    let e = t.hi.multiply_add(ERF.fused(t.hi * t.hi), t.hi);
-    let small = half + (half * e + g).copysign(x);
-    let large = S::select(x.lt(S::whole(0)), -g, S::whole(1) + g);
-    S::select(x.is_nan(), x, S::select(is_small, small, large))
+    // a φ(a) − Φ(−a)
+    let (m, f) = (product(a, c.hi), mills(a));
+    let far = sum(m.hi, -f.hi);
+    let lo = far.lo + (a.multiply_add(c.lo, m.lo) - f.lo);
+    let (k, em1) = normal_parts(a);
+    let rest = far.hi.multiply_add(em1, lo.multiply_add(em1, lo));
+    let g = shrink(far.hi + rest, k);
+    S::select(x.lt(S::whole(0)), -g, S::whole(1) + g)
 }
 
 /// `2√(2/π)` and that times 0.044715, each as a number of half the digits and the rest; the second

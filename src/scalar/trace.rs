@@ -128,6 +128,53 @@ pub struct Trace {
     known: FxHashMap<Operation, Id>,
 }
 
+impl Trace {
+    /// The number of an operation, which is noted if it is new.
+    fn intern(&mut self, operation: Operation) -> Id {
+        if let Some(&id) = self.known.get(&operation) {
+            return id;
+        }
+        if self.operations.len() >= MOST {
+            self.is_whole = false;
+            return 0;
+        }
+        let id = self.operations.len() as Id;
+        self.operations.push(operation);
+        self.known.insert(operation, id);
+        id
+    }
+
+    /// The bits of a value that is the same for all elements.
+    fn constant(&self, id: Id) -> Option<u32> {
+        let Operation::Constant(bits) = self.operations[id as usize] else { return None };
+        Some(bits)
+    }
+
+    /// What a value is the sum of, if one of these is a constant.
+    fn summands(&self, id: Id) -> Option<(Id, u32)> {
+        let Operation::Binary(Binary::AddWhole, x, c) = self.operations[id as usize] else {
+            return None;
+        };
+        Some((x, self.constant(c)?))
+    }
+
+    /// The operation, with what is known of it worked out: the signs of constants, and whole numbers
+    /// that are added one after the other.
+    fn folded(&mut self, operation: Operation) -> Operation {
+        let Operation::Binary(op, x, y) = operation else { return operation };
+        let Some(bits) = self.constant(y) else { return operation };
+        let by = match (op, self.constant(x)) {
+            (Binary::Xor, Some(x)) => return Operation::Constant(x ^ bits),
+            (Binary::AddWhole, _) => bits,
+            (Binary::SubtractWhole, _) => bits.wrapping_neg(),
+            _ => return operation,
+        };
+        let (x, before) = self.summands(x).unwrap_or((x, 0));
+        let sum = self.intern(Operation::Constant(by.wrapping_add(before)));
+        Operation::Binary(Binary::AddWhole, x, sum)
+    }
+}
+
 /// The most operations of a trace.
 const MOST: usize = 1 << 12;
 
@@ -216,17 +263,8 @@ impl<T: Lane> From<Traced<T>> for Value {
 #[inline(never)]
 fn note(operation: Operation) -> Id {
     TRACE.with_borrow_mut(|trace| {
-        if let Some(&id) = trace.known.get(&operation) {
-            return id;
-        }
-        if trace.operations.len() >= MOST {
-            trace.is_whole = false;
-            return 0;
-        }
-        let id = trace.operations.len() as Id;
-        trace.operations.push(operation);
-        trace.known.insert(operation, id);
-        id
+        let operation = trace.folded(operation);
+        trace.intern(operation)
     })
 }
 
@@ -525,5 +563,24 @@ impl Int for Traced<i32> {
 
     fn remainder(self, _: Self) -> Self {
         give_up()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_worked_out() {
+        let ([sum, minus], trace) = record(|| {
+            let x = Value::input(0).typed::<f32>().bits();
+            let sum = ((x + Traced::whole(5)) - Traced::whole(3)) + Traced::whole(-7);
+            [sum.id, (-Traced::<f32>::lit(2.0)).id]
+        })
+        .unwrap();
+        let of = |id: Id| trace.operations[id as usize];
+        assert_eq!(of(minus), Operation::Constant((-2f32).to_bits()));
+        let Operation::Binary(Binary::AddWhole, x, by) = of(sum) else { panic!("{:?}", of(sum)) };
+        assert_eq!((of(x), of(by)), (Operation::Input(0), Operation::Constant(-5i32 as u32)));
     }
 }

@@ -415,10 +415,10 @@ impl Plan {
         self.recomputed
     }
 
-    /// Whether the plan is faster than its nodes one by one, which takes enough nodes that share a
-    /// step. For small arrays a saved dispatch hardly repays the set-up of a program; for large
-    /// arrays a saved pass does.
-    pub fn pays(&self) -> bool {
+    /// Whether the plan is faster than its nodes one by one, and so many more that were dropped before,
+    /// which takes enough of them, or enough that share a step. For small arrays a saved dispatch
+    /// hardly repays the set-up of a program; for large arrays a saved pass does.
+    pub fn pays(&self, dropped: usize) -> bool {
         let Limits { large, setup, .. } = *self.target.limits();
         let saved = |step: &Step| match &step.work {
             Work::Group(group) => {
@@ -430,7 +430,7 @@ impl Plan {
             Work::RowFusion(fusion) => fusion.program.stages.len(),
             Work::Op(_) | Work::ControlFlow(_) | Work::Effect(_) | Work::Alias => 0,
         };
-        self.steps.iter().map(saved).sum::<usize>() >= setup
+        self.steps.iter().map(saved).sum::<usize>() + dropped >= setup
     }
 
     /// Whether the plan could pay at no shape, because nothing was grouped.

@@ -186,6 +186,11 @@ impl<T> Kernels<T> {
         let has = |rows: usize| self.tiles.iter().any(|tile| tile.rows == rows);
         if has(even) && has((rows - 1) % even + 1) { even } else { high }
     }
+
+    /// The kernels for panels as wide as one register.
+    pub fn narrow(self) -> Kernels<T> {
+        Kernels { width: self.lanes, ..self }
+    }
 }
 
 /// Steps of `k` in one chain. Chains are added in order.

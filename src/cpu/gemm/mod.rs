@@ -43,6 +43,8 @@ pub use unplaced::Unplaced;
 pub(super) const SPAN: usize = 32 * BLOCK;
 /// The fewest multiplications worth handing to another thread.
 const CHUNK: usize = 1 << 19;
+/// The same of a single row: what it is multiplied by is read for one multiplication each.
+const ROW_CHUNK: usize = 1 << 17;
 /// Multiplications that take as long as one elementwise op on an element.
 const OP: usize = 8;
 /// Bytes of partial sums that exist at a time when `k` has several spans.
@@ -228,6 +230,10 @@ unsafe fn typed<T: Element>(a: &Matrix, b: &Matrix, out: *mut T, extras: Extras<
     if !job.transposed {
         job.panels = extras.packed.and_then(|packed| packed.panels(b));
     }
+    if job.panels.is_some() {
+        // They are as wide as panels may be.
+        job.kernels = T::kernels();
+    }
     let [left, right] = extras.fill;
     job.fill = if job.transposed { [right, left] } else { [left, right] };
     if depth <= SPAN {
@@ -297,7 +303,12 @@ enum Cut {
 
 impl<'a, T: Element> Job<'a, T> {
     fn new(a: &'a Matrix, b: &'a Matrix, out: *mut T) -> Job<'a, T> {
-        Job::with(T::kernels(), a, b, out)
+        let mut job = Job::with(T::kernels(), a, b, out);
+        let wide = std::mem::replace(&mut job.kernels, T::kernels().narrow());
+        if !job.suits_narrow() {
+            job.kernels = wide;
+        }
+        job
     }
 
     fn with(kernels: Kernels<T>, a: &'a Matrix, b: &'a Matrix, out: *mut T) -> Job<'a, T> {
@@ -351,7 +362,9 @@ impl<'a, T: Element> Job<'a, T> {
 
     fn cut(&self) -> Cut {
         let items = self.batch * self.spans.len();
-        let chunks = (items * self.work() / CHUNK).clamp(1, 4 * threads::num_threads());
+        let least = if self.rows == 1 { ROW_CHUNK } else { CHUNK };
+        let chunks = (items * self.work() + least / 2) / least;
+        let chunks = chunks.clamp(1, 4 * threads::num_threads());
         if chunks <= items {
             return Cut::Items(chunks);
         }

@@ -7,6 +7,7 @@ use super::{RowProgram, turned};
 use crate::cpu::gemm::Axis;
 use crate::cpu::program::register_bits;
 use crate::cpu::reduce::{self, FoldPairs, FoldRows};
+use crate::cpu::softmax::OfRows;
 use crate::dtype::{DType, Scalar};
 use crate::ops::attributes::Reduction;
 use crate::ops::element::ElementOp;
@@ -75,6 +76,8 @@ pub(super) enum Work {
     FoldPairs(FoldPairs),
     /// Ops on elements, one or two numbers of the row, and shared rows
     Rows(Ops),
+    /// All that a softmax does
+    Softmax(OfRows),
 }
 
 /// A value in the making.

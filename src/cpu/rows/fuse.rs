@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::build::{Builder, Form, Node, Port, Work};
 use super::kernels::Ops;
 use super::{Constant, Output, Rows, Step, Value, padded};
-use crate::cpu::reduce;
+use crate::cpu::{reduce, softmax};
 use crate::dtype::DType;
 use crate::ops::attributes::Reduction;
 use crate::ops::elementwise::{Elementwise, arithmetic, exponential};
@@ -14,7 +14,8 @@ use crate::ops::elementwise::{Elementwise, arithmetic, exponential};
 pub(super) const TILE: usize = 2048;
 /// The same where nothing but the result is written, and no row is repeated.
 const LONE_TILE: usize = 8192;
-/// The same where no element is written at all: rows come to numbers.
+/// The same where no element is written at all, as rows come to numbers, or by one kernel that goes
+/// from row to row.
 const READ_TILE: usize = 1 << 16;
 /// Shorter rows that all rows read are repeated for the whole tile, so that an op is one call.
 const LONG: usize = 256;
@@ -124,7 +125,8 @@ fn repeat_differences(nodes: &mut [Node], results: &[(Value, DType)]) {
                 | Work::Spread
                 | Work::Fold { .. }
                 | Work::FoldPairs(_)
-                | Work::Rows(_) => None,
+                | Work::Rows(_)
+                | Work::Softmax(_) => None,
             };
             if let Some(again) = again {
                 reads += node.args.iter().filter(|&&arg| arg == own).count();
@@ -185,7 +187,33 @@ fn fused(nodes: &[Node], i: usize, uses: &[u32]) -> Option<Node> {
         | Work::Spread
         | Work::Fold { .. }
         | Work::FoldPairs(_)
-        | Work::Rows(_) => None,
+        | Work::Rows(_)
+        | Work::Softmax(_) => None,
+    }
+}
+
+/// Lets one kernel do all of a softmax, of which nothing but the result is read elsewhere.
+fn fuse_softmax(nodes: &mut [Node], n: usize, results: &[(Value, DType)]) {
+    let uses = uses(nodes, results);
+    for i in 0..nodes.len() {
+        let at = |x: u16| (&nodes[x as usize], uses[x as usize]);
+        let Work::Rows(Ops::Divide) = nodes[i].work else { continue };
+        let [(powers, 2), (sum, 1)] = [nodes[i].args[0], nodes[i].args[1]].map(at) else {
+            continue;
+        };
+        let is_sum = matches!(sum.work, Work::Fold { kind: Reduction::Sum, round: None, .. });
+        if !is_sum || sum.args[0] != nodes[i].args[0] {
+            continue;
+        }
+        let Work::Rows(Ops::SubtractExp) = powers.work else { continue };
+        let (x, (largest, 1)) = (powers.args[0], at(powers.args[1])) else { continue };
+        let is_largest = matches!(largest.work, Work::Fold { kind: Reduction::Max, .. });
+        if is_largest
+            && largest.args[0] == x
+            && let Some(kernel) = softmax::of_rows(nodes[i].dtype, n)
+        {
+            nodes[i] = nodes[i].made(Work::Softmax(kernel), &[x]);
+        }
     }
 }
 
@@ -193,9 +221,11 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Row
     let Builder { n, mut nodes, ports } = builder;
     fuse(&mut nodes, results);
     repeat_differences(&mut nodes, results);
+    fuse_softmax(&mut nodes, n, results);
     let uses = uses(&nodes, results);
     let is_written = |(i, node): (usize, &Node)| {
-        uses[i] > 0 && node.form == Form::Whole && !matches!(node.work, Work::Port(_))
+        let is_by_row = matches!(node.work, Work::Port(_) | Work::Softmax(_));
+        uses[i] > 0 && node.form == Form::Whole && !is_by_row
     };
     // What is shared is repeated, what does not lie so is copied.
     let is_there = |(i, node): (usize, &Node)| match (node.form, &node.work) {
@@ -304,7 +334,8 @@ fn before(nodes: &[Node], last: &[usize], mut x: u16) -> SmallVec<[u16; 4]> {
                 | Work::Number(_)
                 | Work::Spread
                 | Work::Fold { .. }
-                | Work::FoldPairs(_) => false,
+                | Work::FoldPairs(_)
+                | Work::Softmax(_) => false,
             };
             own.form == Form::Whole && is_long && is_alike && last[arg as usize] == x as usize
         };
@@ -379,7 +410,8 @@ impl Lower<'_> {
         // A kernel may write over an operand whose elements are as wide, and reads all of a block
         // before it writes any.
         let width = |x: u16| nodes[x as usize].dtype.compute().size();
-        let is_elementwise = matches!(node.work, Work::Map { .. } | Work::Rows(_));
+        let is_elementwise =
+            matches!(node.work, Work::Map { .. } | Work::Rows(_) | Work::Softmax(_));
         let is_even = args.iter().all(|&x| width(x) == width(to));
         let may_share = is_elementwise && is_even;
         if may_share {
@@ -426,6 +458,9 @@ impl Lower<'_> {
             }
             Work::FoldPairs(kernel) => {
                 self.steps.push(Step::FoldPairs { kernel, x: [of(0), of(1)], to });
+            }
+            Work::Softmax(kernel) => {
+                self.steps.push(Step::Softmax { kernel, x: args[0], to });
             }
             Work::Rows(ops) => {
                 let Some(kernel) = ops.kernel(node.dtype) else { return };

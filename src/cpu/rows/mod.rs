@@ -23,6 +23,7 @@ pub use build::{Builder, Form, Port, Value};
 use super::convert::{load, store};
 use super::program::{splat, with_scratch};
 use super::reduce::{FoldPairs, FoldRows};
+use super::softmax::OfRows;
 use crate::array::Array;
 use crate::dtype::{DType, Width};
 use crate::small::small;
@@ -124,6 +125,11 @@ enum Step {
     FoldPairs {
         kernel: FoldPairs,
         x: [u16; 2],
+        to: u16,
+    },
+    Softmax {
+        kernel: OfRows,
+        x: u16,
         to: u16,
     },
 }
@@ -307,6 +313,7 @@ impl Rows {
                 Step::FoldPairs { kernel, x, to } => {
                     kernel(x.map(|x| place(x).cast_const()), rows, n, place(to));
                 }
+                Step::Softmax { kernel, x, to } => kernel(place(x), place(to), [rows, n]),
             }
         }
     }

@@ -332,7 +332,8 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Tur
             | Work::Spread
             | Work::Fold { .. }
             | Work::FoldPairs(_)
-            | Work::Rows(_) => continue,
+            | Work::Rows(_)
+            | Work::Softmax(_) => continue,
         };
         constants.push((lower.take(i), constant));
     }
@@ -352,7 +353,7 @@ pub(super) fn finish(builder: Builder, results: &[(Value, DType)]) -> Option<Tur
                 lower.release(i, &node.args);
                 steps.push(Step::Fold { kernel, round, x, to });
             }
-            Work::Spread | Work::FoldPairs(_) | Work::Rows(_) => return None,
+            Work::Spread | Work::FoldPairs(_) | Work::Rows(_) | Work::Softmax(_) => return None,
         }
     }
     let mut outputs = Vec::with_capacity(results.len());

@@ -3,9 +3,10 @@
 use super::super::kernel::{BLOCK, Element, Row, SQUARE, STREAM_ROWS};
 use super::super::small::TOGETHER;
 use super::super::tiny::TINY;
-use super::super::{Job, Matrix};
+use super::super::{Job, Matrix, SPAN};
 use super::along;
 use crate::cpu::caches;
+use crate::simd;
 
 /// Bytes that stay in the L1 cache beside others.
 pub(super) const NEAR: usize = 16 << 10;
@@ -126,11 +127,18 @@ impl<T: Element> Job<'_, T> {
         let size = size_of::<T>();
         let (high, width) = (self.kernels.tiles[0].rows, self.kernels.width);
         // An operand that is read at most a few times, or fits the L1 cache, is read in place, and
-        // so are rows that are contiguous along `k`, where those of a tile have room in that cache,
-        // and are not read so often that packing them pays: the kernel is faster then.
+        // so are rows that are contiguous along `k`, where those of a tile have room in that cache
+        // and those of a block in the next, and are not read so often that packing them pays: the
+        // kernel is faster then.
         let is_near = n <= 4 * width || m * depth * size <= NEAR;
+        let kc = BLOCK.min(depth);
+        let rows = rows_of::<T>(m, high);
+        let have_room = |row: isize| {
+            let stride = row.wrapping_mul(size as isize);
+            !caches::crowd(high, stride) && !caches::crowd_second(rows, stride, kc * size)
+        };
         let a = a.filter(|&(row, step)| match step {
-            1 => is_near || n < OFTEN * width && !caches::crowd(high, row * size as isize),
+            1 => is_near || n < OFTEN * width && have_room(row),
             _ => is_near && row == 1,
         });
         let b = b.filter(|s| s.0 == 1 && (m <= 2 * high || n * depth * size <= NEAR));
@@ -148,7 +156,6 @@ impl<T: Element> Job<'_, T> {
         };
         // Whole panels, because a partial panel takes as much memory.
         let columns = (columns / width * width).min(n.next_multiple_of(width));
-        let rows = rows_of::<T>(m, high);
         Blocks {
             a,
             b,
@@ -159,14 +166,33 @@ impl<T: Element> Job<'_, T> {
                 None => rows,
             },
             columns,
-            kc: BLOCK.min(depth),
-            spare: self.spare(columns, BLOCK.min(depth)),
+            kc,
+            spare: self.spare(columns, kc),
             near: is_near,
             kept: self.panels.is_some(),
             bare: a.is_some()
                 && self.fits(m % high)
                 && (self.panels.is_some() || b.is_some() && self.fills(n % width)),
         }
+    }
+
+    /// Whether these panels, of one register, are better than those of a tile's two: where two of them and
+    /// packed rows do not fit the first cache together, but one does, and its sums are enough to keep
+    /// the multipliers busy. Rows that are read in place bring too many instructions for that.
+    pub fn suits_narrow(&self) -> bool {
+        let (high, lanes) = (self.kernels.tiles[0].rows, self.kernels.lanes);
+        let fits = |width: usize| (width + high) * BLOCK * size_of::<T>() <= caches::first();
+        let depth = self.a.depth.len();
+        if depth < BLOCK
+            || self.count() == 0
+            || !simd::takes_turns(lanes * size_of::<T>())
+            || fits(2 * lanes)
+        {
+            return false;
+        }
+        let (m, n) = self.largest(&self.cut());
+        let is_large = m >= 4 * high && n >= 4 * lanes;
+        is_large && fits(lanes) && self.blocks((m, n, depth.min(SPAN))).a.is_none()
     }
 
     /// Whether sums stay in registers until they are written: where there are so few products that

@@ -94,6 +94,11 @@ fn samples<T: Counted>(n: usize, depth: usize) -> Vec<Sample<T>> {
     all
 }
 
+/// Kernels with panels as wide as a tile, and as one register.
+fn both<T: Element>(kernels: Kernels<T>) -> [Kernels<T>; 2] {
+    [kernels, kernels.narrow()]
+}
+
 /// Packed panels hold the elements of the operand, and nothing is written behind the panels, but for
 /// what transposing rows may write.
 fn panels_hold<T: Counted>(kernels: Kernels<T>, n: usize, depth: usize) {
@@ -186,11 +191,21 @@ unsafe fn read<T: Counted>(
 fn packed_panels_hold_the_elements_of_their_operand() {
     for isa in instruction_sets() {
         for (n, depth) in [(1, 1), (5, 7), (13, 30), (33, 45), (67, 19), (130, 70), (258, 10)] {
-            panels_hold::<f32>(f32::kernels_of(isa), n, depth);
-            panels_hold::<f64>(f64::kernels_of(isa), n, depth);
-            panels_hold::<i32>(i32::kernels_of(isa), n, depth);
-            panels_hold::<i64>(i64::kernels_of(isa), n, depth);
-            panels_hold::<u8>(u8::kernels_of(isa), n, depth);
+            for kernels in both(f32::kernels_of(isa)) {
+                panels_hold::<f32>(kernels, n, depth);
+            }
+            for kernels in both(f64::kernels_of(isa)) {
+                panels_hold::<f64>(kernels, n, depth);
+            }
+            for kernels in both(i32::kernels_of(isa)) {
+                panels_hold::<i32>(kernels, n, depth);
+            }
+            for kernels in both(i64::kernels_of(isa)) {
+                panels_hold::<i64>(kernels, n, depth);
+            }
+            for kernels in both(u8::kernels_of(isa)) {
+                panels_hold::<u8>(kernels, n, depth);
+            }
         }
     }
 }
@@ -295,23 +310,23 @@ fn tiles_cover_the_result_once_at_every_instruction_set() {
                 _ => some,
             };
             // Sums of integers below 2^24 are exact in any order.
-            let kernels = f32::kernels_of(isa);
+            let kernels = both(f32::kernels_of(isa))[case % 2];
             tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| f64::from(a * b)).sum::<f64>() as f32
             });
-            let kernels = f64::kernels_of(isa);
+            let kernels = both(f64::kernels_of(isa))[case % 2];
             tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| a * b).sum::<f64>()
             });
-            let kernels = i32::kernels_of(isa);
+            let kernels = both(i32::kernels_of(isa))[case % 2];
             tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| a * b).sum::<i32>()
             });
-            let kernels = i64::kernels_of(isa);
+            let kernels = both(i64::kernels_of(isa))[case % 2];
             tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().map(|(a, b)| a * b).sum::<i64>()
             });
-            let kernels = u8::kernels_of(isa);
+            let kernels = both(u8::kernels_of(isa))[case % 2];
             tiles_cover(kernels, &mut choices, sizes(kernels.width), |terms| {
                 terms.iter().fold(0, |sum, (a, b)| sum | (a & b))
             });
@@ -348,7 +363,7 @@ fn an_element_has_the_same_bits_in_every_product() {
                 .into_iter()
                 .flat_map(|m| [1, 2, 3, 5, 8, 9, 10, 15, 17, 20, 31, 33].map(|n| (m, n)))
             {
-                let part = product(kernels, &x, [m, n, k], rows);
+                let part = product(both(kernels)[n % 2], &x, [m, n, k], rows);
                 for (i, part) in part.chunks(n).enumerate() {
                     let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
                     let whole = &whole[i * columns..][..n];

@@ -33,6 +33,7 @@ use crate::ops::probe::{Mask, OPERANDS, call_residuals};
 use crate::ops::rule::Rule;
 use crate::passes::derived::{Derivation, Form, derived};
 use crate::shape::Shape;
+use crate::threads::num_threads;
 
 mod chain;
 mod plan;
@@ -163,6 +164,8 @@ pub struct Signature {
     looked: AtomicU64,
     /// The operands that gradients reach, as bits
     reaches: u64,
+    /// How many threads its plans are for
+    threads: usize,
     body: Lazily,
     /// What rules read, by the operands that a gradient is wanted of
     residuals: Chain<(u64, Mask)>,
@@ -190,6 +193,7 @@ impl Signature {
             reaches: reached.fold(0, |bits, i| bits | 1 << i),
             places: operands.iter().enumerate().map(place).collect(),
             exact,
+            threads: num_threads(),
             looked: AtomicU64::new(0),
             body: Lazily::default(),
             residuals: Chain::default(),
@@ -208,6 +212,7 @@ impl Signature {
     ) -> bool {
         std::ptr::eq(self.call.composite, composite)
             && self.exact == exact
+            && self.threads == num_threads()
             && self.places.len() == operands.len()
             && *self.call.attributes == *attributes
             && self.places.iter().zip(operands).all(|(place, &operand)| place.takes(operand))
@@ -396,6 +401,7 @@ fn hash(
     std::ptr::from_ref(composite).addr().hash(&mut state);
     attributes.hash(&mut state);
     exact.hash(&mut state);
+    num_threads().hash(&mut state);
     for (i, operand) in operands.iter().enumerate() {
         match *operand {
             Operand::Value(value) => hash_type(value.dtype(), value.shape(), &mut state),

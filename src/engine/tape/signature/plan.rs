@@ -8,14 +8,15 @@ use crate::dtype::Scalar;
 use crate::engine::executors::{self, Device};
 use crate::engine::pending;
 use crate::error::Result;
-use crate::graph::Graph;
 use crate::graph::numbers::evaluate;
+use crate::graph::{Graph, Kind, List};
 use crate::ops::declare::{Arguments, Outputs};
-use crate::ops::emit::{Arg, Expr};
+use crate::ops::emit::{Arg, Expr, Id};
 use crate::ops::number::Number;
 use crate::ops::op::{Call, Type};
 use crate::ops::rule::{Cotangents, Rule};
 use crate::passes::derived::{Derivation, derived};
+use crate::passes::{Options, alone};
 use crate::schedule::Plan;
 use crate::shape::Bindings;
 use crate::site::Origin;
@@ -71,11 +72,11 @@ impl Planned {
 
 /// The plan of a body whose floats are fixed where `exact` says so.
 pub(super) fn of_body(call: &Call, given: &[Given<'_>], exact: u64) -> Found {
-    let pays = |plan: &Plan| {
-        if plan.groups_nothing() {
+    let pays = |plan: &Plan, dropped| {
+        if dropped == 0 && plan.groups_nothing() {
             call.composite.payoff.body.never();
         }
-        plan.pays()
+        plan.pays(dropped)
     };
     let formula = Formula { call, rules: None };
     made(&formula, given, exact, pays)
@@ -86,7 +87,7 @@ pub(super) fn of_rules(call: &Call, rules: Rules<'_>, given: &[Given<'_>], exact
     // A gradient that is worked out first is worth any plan.
     let is_derived = !call.composite.has_vjp();
     let formula = Formula { call, rules: Some(rules) };
-    made(&formula, given, exact, |plan| is_derived || plan.pays())
+    made(&formula, given, exact, |plan, dropped| is_derived || plan.pays(dropped))
 }
 
 /// A body, or gradient rules.
@@ -109,7 +110,7 @@ fn made(
     formula: &Formula<'_>,
     given: &[Given<'_>],
     exact: u64,
-    pays: impl FnOnce(&Plan) -> bool,
+    pays: impl FnOnce(&Plan, usize) -> bool,
 ) -> Found {
     let graph = Graph::keeping(|x| executors::executor(Device::Cpu).has_kernel(x));
     let mut floats: SmallVec<[usize; 4]> = SmallVec::new();
@@ -135,11 +136,43 @@ fn made(
     if looked & !exact != 0 {
         return Err(Looked(looked & !exact));
     }
+    let numbers = graph.list().numbers.clone();
+    let ops = ops(&graph);
+    let graph = simpler(graph);
+    let dropped = ops.saturating_sub(self::ops(&graph));
     let plan = built.then(|| Plan::new(&graph, executors::target(Device::Cpu)).ok()).flatten();
-    let plan = plan.filter(|plan| pays(plan) && !reads_absent(plan, given));
-    let numbers = graph.into_list().numbers;
+    let plan = plan.filter(|plan| pays(plan, dropped) && !reads_absent(plan, given));
     let plan = plan.and_then(|plan| executors::Planned::new(Device::Cpu, plan).ok());
     Ok(plan.map(|plan| Planned { plan, numbers }))
+}
+
+/// The formula as a captured one is simplified. It stays as it is written where a result would then be
+/// an operand, a view of one, or another result: plans of formulas compute what they give.
+fn simpler(graph: Graph) -> Graph {
+    let list = graph.into_list();
+    let (options, executor) = (Options::default(), executors::executor(Device::Cpu));
+    let simplified = ["simplify", "dead"]
+        .into_iter()
+        .try_fold(list.clone(), |list, pass| alone(pass, list, &options, executor));
+    Graph::from_list(match simplified {
+        Ok(simple) if owns(&simple) == owns(&list) => simple,
+        Ok(_) | Err(_) => list,
+    })
+}
+
+/// How many ops a graph has.
+fn ops(graph: &Graph) -> usize {
+    graph.list().nodes.iter().filter(|node| matches!(node.kind, Kind::Op(_))).count()
+}
+
+/// Which results have memory that is no operand's and no other result's.
+fn owns(list: &List) -> SmallVec<[bool; 4]> {
+    let is_own = |(i, id): (usize, &Id)| {
+        let is_computed =
+            matches!(&list.nodes[id.0 as usize].kind, Kind::Op(op) if !op.is_movement());
+        is_computed && !list.outputs[..i].contains(id)
+    };
+    list.outputs.iter().enumerate().map(is_own).collect()
 }
 
 /// Whether a plan reads a value of which only the type is there.
@@ -170,4 +203,34 @@ fn cotangents<'g>(call: &Call, rules: &Rules<'_>, args: &[Arg], graph: &'g Graph
         (false, None) => derived(call, &rule, &wanted),
     };
     found.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::shape::Shape;
+
+    /// The ops of a formula of one operand after it was made simpler.
+    fn left(formula: impl Fn(Expr<'_>) -> Expr<'_>) -> usize {
+        let graph = Graph::new();
+        let x = graph.input(Type::new(DType::F32, Shape::of(&[3])));
+        graph.output(formula(Expr::new(&graph, Arg::Node(x))).node());
+        let simple = simpler(graph);
+        simple.verify().unwrap();
+        ops(&simple)
+    }
+
+    /// As `clip` says it.
+    fn at_least_one(x: Expr<'_>) -> Expr<'_> {
+        let least = x.scalar(Scalar::Float(1.0));
+        x.greater_equal(least).select(x, x.maximum(least))
+    }
+
+    #[test]
+    fn formulas_are_simplified_unless_a_result_would_be_an_operand() {
+        assert_eq!(left(at_least_one), 1);
+        assert_eq!(left(|x| (x * 1.0) * 2.0), 1);
+        assert_eq!(left(|x| x * 1.0), 1);
+    }
 }
