@@ -93,11 +93,8 @@ pub type OfRows = unsafe fn(*const u8, *mut u8, [usize; 2]);
 /// The kernel for rows of `n` elements, as [`forward_into`] computes them. It takes the rows, the
 /// results, which are the same memory or apart, and how many rows and elements of each.
 pub fn of_rows(dtype: DType, n: usize) -> Option<OfRows> {
-    takes(dtype, usize::MAX, n).then_some(if dtype == DType::F64 {
-        each::<f64>
-    } else {
-        each::<f32>
-    })
+    let kernel: OfRows = if dtype == DType::F64 { each::<f64> } else { each::<f32> };
+    takes(dtype, usize::MAX, n).then_some(kernel)
 }
 
 unsafe fn each<T: Real>(x: *const u8, y: *mut u8, [rows, n]: [usize; 2]) {
@@ -125,7 +122,7 @@ impl<T: Real> Powers<T> {
         Powers { row: std::ptr::null_mut(), sum: T::whole(1) }
     }
 
-    /// The powers of a row less its largest element, in `y`, and these divided.
+    /// The powers of a row less its largest element, in `y`. Those of this row are divided.
     ///
     /// # Safety
     /// All rows have `n` elements; `y` is apart from `self`, and from `x` or the same.

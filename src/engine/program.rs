@@ -3,10 +3,9 @@
 //! A program keeps the list as it was traced, and makes a plan from it by passes, expansion of
 //! composites, and scheduling. Programs are shared by threads. Plans are made once.
 
-use std::ops::DerefMut;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use super::check::{self, Held};
@@ -188,10 +187,12 @@ impl Program {
     }
 
     /// The plans made so far, none of which is left where the number of threads has changed.
-    fn plans(&self) -> impl DerefMut<Target = Plans> {
+    fn plans(&self) -> MutexGuard<'_, Plans> {
         let (mut plans, lanes) = (self.plans.lock(), executors::target(self.device).lanes());
         if plans.lanes != lanes {
-            *plans = Plans { lanes, ..Plans::default() };
+            let old = std::mem::replace(&mut *plans, Plans { lanes, ..Plans::default() });
+            // Plans may hold what is Python's, so they go out of the lock.
+            MutexGuard::unlocked(&mut plans, || drop(old));
         }
         plans
     }
@@ -199,12 +200,8 @@ impl Program {
     /// The plan for sizes of the symbols, if it was made.
     fn known(&self, sizes: &[usize]) -> Option<Arc<Planned>> {
         let plans = self.plans();
-        plans
-            .sized
-            .iter()
-            .rev()
-            .find(|(known, _)| known.as_slice() == sizes)
-            .map(|(_, p)| p.clone())
+        let known = plans.sized.iter().rev().find(|(known, _)| known.as_slice() == sizes);
+        known.map(|(_, planned)| planned.clone())
     }
 
     /// Whether a run takes little time, see [`Plan::is_light`]. False before there is a plan.
