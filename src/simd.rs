@@ -71,9 +71,14 @@ pub fn takes_turns(bytes: usize) -> bool {
 fn halves() -> bool {
     use std::arch::x86_64::__cpuid;
     const FAMILY: u32 = 0x19;
-    let is_amd = __cpuid(0).ebx == u32::from_le_bytes(*b"Auth");
     let version = __cpuid(1).eax;
-    is_amd && (version >> 8 & 15) + (version >> 20 & 255) == FAMILY
+    is_amd() && (version >> 8 & 15) + (version >> 20 & 255) == FAMILY
+}
+
+/// Whether AMD made the processor.
+#[cfg(target_arch = "x86_64")]
+pub fn is_amd() -> bool {
+    std::arch::x86_64::__cpuid(0).ebx == u32::from_le_bytes(*b"Auth")
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -72,8 +72,7 @@ fn ways(cache: Cache, rows: usize, stride: isize, bytes: usize) -> usize {
 fn described() -> [Cache; 2] {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     let mut found = USUAL;
-    let is_amd = __cpuid(0).ebx == u32::from_le_bytes(*b"Auth");
-    let leaf = if is_amd { 0x8000_001d } else { 4 };
+    let leaf = if crate::simd::is_amd() { 0x8000_001d } else { 4 };
     let last = __cpuid(leaf & 0x8000_0000).eax;
     if last < leaf {
         return found;

@@ -335,9 +335,9 @@ fn plans_are_made_for_as_many_threads_as_there_are() {
     let value = Value::plain(array(DType::F32, &[2, 2], &[1.0, 2.0, 3.0, 4.0]));
     let signature = || {
         let mut tables = crate::ops::composite::tables();
-        let mean = tables.find(|composite| composite.name == "lerp").unwrap();
+        let lerp = tables.find(|composite| composite.name == "lerp").unwrap();
         let operands = [Operand::Value(&value); 3];
-        signature::of(mean, &[const { Attr::Operand }; 3], &operands).unwrap()
+        signature::of(lerp, &[const { Attr::Operand }; 3], &operands).unwrap()
     };
     let before = threads::num_threads();
     let (plan, own) = (program.plan(&[]).unwrap(), signature());

@@ -136,11 +136,14 @@ fn made(
     if looked & !exact != 0 {
         return Err(Looked(looked & !exact));
     }
+    if !built {
+        return Ok(None);
+    }
     let numbers = graph.list().numbers.clone();
-    let ops = ops(&graph);
+    let written = count_ops(&graph);
     let graph = simpler(graph);
-    let dropped = ops.saturating_sub(self::ops(&graph));
-    let plan = built.then(|| Plan::new(&graph, executors::target(Device::Cpu)).ok()).flatten();
+    let dropped = written.saturating_sub(count_ops(&graph));
+    let plan = Plan::new(&graph, executors::target(Device::Cpu)).ok();
     let plan = plan.filter(|plan| pays(plan, dropped) && !reads_absent(plan, given));
     let plan = plan.and_then(|plan| executors::Planned::new(Device::Cpu, plan).ok());
     Ok(plan.map(|plan| Planned { plan, numbers }))
@@ -161,7 +164,7 @@ fn simpler(graph: Graph) -> Graph {
 }
 
 /// How many ops a graph has.
-fn ops(graph: &Graph) -> usize {
+fn count_ops(graph: &Graph) -> usize {
     graph.list().nodes.iter().filter(|node| matches!(node.kind, Kind::Op(_))).count()
 }
 
@@ -218,7 +221,7 @@ mod tests {
         graph.output(formula(Expr::new(&graph, Arg::Node(x))).node());
         let simple = simpler(graph);
         simple.verify().unwrap();
-        ops(&simple)
+        count_ops(&simple)
     }
 
     /// As `clip` says it.
