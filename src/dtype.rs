@@ -316,7 +316,11 @@ impl fmt::Display for DType {
 }
 
 /// A Python number used as an operand: weak, so it takes the dtype of the tensors beside it.
+///
+/// Its tag is a word: then a copy is of two words, which the processor takes from where they were
+/// just written. Of a byte and what lies behind it, it would wait for the memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(u64)]
 #[allow(missing_docs)]
 pub enum Scalar {
     Bool(bool),

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::{Dims, MAX_RANK, Shape};
 use crate::small::small;
 
 /// Distances between neighbours along each axis, in elements.
@@ -86,10 +86,21 @@ impl Layout {
 
     /// The same elements with the axes in another order.
     pub fn permuted(&self, axes: &[usize]) -> Layout {
-        let strides = self.strides();
-        let shape = axes.iter().map(|&axis| self.shape[axis]).collect();
-        let strides: Strides = small(axes.iter().map(|&axis| strides[axis]));
-        Layout::strided(shape, &strides, self.offset)
+        let (mut dims, mut strides) = (Dims::new(), Strides::new());
+        let (mut room, from) = (Strides::new(), self.shape.dims());
+        let own = match &self.strides {
+            Some(strides) => strides,
+            None => {
+                room.resize(from.len(), 1);
+                set_row_major(&mut room, from.iter().map(|d| d.value()));
+                &room[..]
+            }
+        };
+        for &axis in axes {
+            dims.push(from[axis]);
+            strides.push(own[axis]);
+        }
+        Layout::strided(dims.into(), &strides, self.offset)
     }
 
     /// The shape.

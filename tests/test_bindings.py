@@ -88,7 +88,7 @@ C_FUNCTION = r'^( *)(?:pub(?:\(\w+\))? )?unsafe extern "C" fn (\$?\w+)'
 # Helpers in which C functions of ours run guarded.
 GUARDED = r"\b(guard|contained|enter|setter|number|delete)\("
 # The address of an object, the object itself, the collector's walk, which follows pointers.
-PLAIN = {"hash", "positive", "realize", "traverse"}
+PLAIN = {"hash", "positive", "traverse"}
 
 
 def test_every_function_that_the_interpreter_calls_is_guarded():

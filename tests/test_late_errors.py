@@ -46,6 +46,14 @@ def given():
     return wg.arange(3.0), wg.asarray([0, 7])
 
 
+def test_realize_waits():
+    x, i = given()
+    assert x.realize() is x
+    bad = x[i]  # realized
+    with raises_at("realized"):
+        bad.realize()
+
+
 def test_an_eager_op_names_its_line_at_the_wait():
     x, i = given()
     bad = x[i]  # eager op

@@ -135,6 +135,27 @@ def test_movements_compose(shape, data):
     assert t.sum().item() == wg.asarray(a.copy()).sum().item()
 
 
+@given(FULL_SHAPES, st.data())
+def test_joined_parts(shape, data):
+    """Parts that lie in one piece are copied otherwise than others, and short ones than long."""
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    dtype = data.draw(st.sampled_from(["int8", "float32", "float64"]))
+    sizes = data.draw(st.lists(st.sampled_from([0, 1, 3, 40, 3000]), min_size=1, max_size=4))
+    parts, tensors = [], []
+    for i, n in enumerate(sizes):
+        size = list(shape)
+        size[axis] = n
+        part = (filled(tuple(size)) * (i + 1)).astype(dtype)
+        if data.draw(st.booleans()):
+            tensors.append(wg.flip(wg.asarray(np.flip(part).copy())))
+        else:
+            tensors.append(wg.asarray(part))
+        parts.append(part)
+    same(wg.concat(tensors, axis=axis), np.concatenate(parts, axis))
+    alike = [part for part in parts if part.shape == parts[0].shape]
+    same(wg.stack([wg.asarray(part) for part in alike], axis), np.stack(alike, axis))
+
+
 @given(SHAPES, st.data())
 def test_reshape_counts(shape, data):
     count = int(np.prod(shape, dtype=int))

@@ -278,6 +278,20 @@ def test_memory_counts_as_if_computed(pending):
     assert live() == start
 
 
+def test_realize_computes_what_waits(pending):
+    """What was computed needs its operands no more."""
+    x = wg.tensor(array(0, (1000,)))
+    wg.synchronize()
+    start = live()
+    y = x * 2
+    expected = np.array(x) * 2
+    del x
+    assert live() == start + 4096
+    assert y.realize() is y
+    assert live() == start
+    np.testing.assert_array_equal(np.array(y), expected)
+
+
 def test_dropped_chains_let_their_operands_go(pending):
     wg.synchronize()
     start = live()

@@ -103,7 +103,7 @@ TENSOR = {
     "where": "wg.where(condition, x, y)",
     "new_tensor": "wg.tensor(data, dtype=x.dtype)",
     "block_until_ready": ".realize",
-    "eval": "nothing: eager values are computed at once",
+    "eval": ".realize",
 }  # fmt: skip
 
 PACKAGE = {

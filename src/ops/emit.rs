@@ -17,7 +17,7 @@ use super::op::{Op, Type};
 use super::scan::{self, Scan};
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error::{self, Result};
-use crate::shape::{Axes, Dim, Shape};
+use crate::shape::{Axes, Dim, Shape, normalize_axis};
 
 /// A value made during one emission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +45,14 @@ pub trait Emit {
     /// The dtype of a value.
     fn dtype(&self, id: Id) -> DType {
         self.ty(id).dtype
+    }
+    /// The number of axes of a value.
+    fn rank(&self, id: Id) -> usize {
+        self.ty(id).shape.rank()
+    }
+    /// The size of an axis of a value, if it has so many.
+    fn size(&self, id: Id, axis: usize) -> Option<Dim> {
+        self.ty(id).shape.dims().get(axis).copied()
     }
     /// Whether a call of a composite that is not declared `inline` stays one node here.
     fn keeps(&self, composite: &'static Composite) -> bool;
@@ -186,17 +194,21 @@ impl<'e> Expr<'e> {
 
     /// The number of axes.
     pub fn rank(self) -> usize {
-        self.shape().rank()
+        match self.arg {
+            Arg::Node(id) => self.cx.rank(id),
+            Arg::Number(_) => 0,
+        }
     }
 
     /// The size of an axis. It may not exist where a text calls a formula with other ranks than the
     /// formula is called with here.
     pub fn size(self, axis: usize) -> Dim {
-        let shape = self.shape();
-        match shape.dims().get(axis) {
-            Some(&size) => size,
-            None => shape.axis(axis as i64, "size").map(|axis| shape[axis]).or_throw(),
-        }
+        let size = match self.arg {
+            Arg::Node(id) => self.cx.size(id, axis),
+            Arg::Number(_) => None,
+        };
+        let none = || throw(error::bad_axis("size", axis as i64, self.rank()));
+        size.unwrap_or_else(none)
     }
 
     /// The operand as a tensor; a number becomes a tensor of its class's default dtype.
@@ -278,7 +290,7 @@ impl<'e> Expr<'e> {
 
     /// One axis, counted from either end.
     pub fn axis(self, axis: i64, op: &str) -> usize {
-        self.shape().axis(axis, op).or_throw()
+        normalize_axis(axis, self.rank(), op).or_throw()
     }
 }
 

@@ -17,14 +17,14 @@ use super::errors::{OrRaise, to_python};
 use super::tensor;
 pub use super::unwind::{caught, guard};
 use crate::engine::autocast;
-use crate::engine::eager::apply;
+use crate::engine::eager::{apply, views};
 use crate::engine::executors::Device;
 use crate::engine::random::Attempt;
 use crate::engine::site;
 use crate::engine::tape::{self, History, Leaf, Operand, Value};
 use crate::engine::trace;
 use crate::error;
-use crate::ops::declare::{Attr, Classes, ParamKind, Returns};
+use crate::ops::declare::{Attr, Classes, Composite, ParamKind, Returns};
 use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::catch;
 use crate::ops::op::Type;
@@ -87,6 +87,15 @@ unsafe fn enter(
         let Some(signature) = SIGNATURES.get(py).and_then(|all| all.get(i)) else {
             return Err(to_python(py, error::internal("the table is not ready")));
         };
+        if let Entry::Composite(composite) = entry
+            && composite.views
+        {
+            // SAFETY: the list was just built in this form.
+            let seen = unsafe { seen(py, composite, signature, &all, positional, keywords)? };
+            if let Some(result) = seen {
+                return Ok(result);
+            }
+        }
         let mut parsed = Parsed::default();
         // Nothing but parsing draws keys.
         let attempt = signature.draws.then(Attempt::begin);
@@ -125,6 +134,35 @@ unsafe fn map(
         held.push(operand);
     }
     map_held(py, def, &held).map(Some)
+}
+
+/// The hot path of functions that show their first argument otherwise: its value is read where it
+/// is. `None` where that value is not one to look at directly, or is to be copied.
+///
+/// # Safety
+/// As for [`Signature::parse`].
+unsafe fn seen(
+    py: Python<'_>,
+    composite: &'static Composite,
+    signature: &Signature,
+    args: &[*mut ffi::PyObject],
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Option<*mut ffi::PyObject>> {
+    if count == 0 || composite.returns != Returns::One {
+        return Ok(None);
+    }
+    // SAFETY: a live argument, of which nothing is kept.
+    let this = match unsafe { tensor::downcast(args[0]) } {
+        Some(this) if unsafe { this.own() }.is_some() => this,
+        _ => return Ok(None),
+    };
+    // SAFETY: as the caller's. Code of the user's may run here, and no reference lives.
+    let attributes = unsafe { signature.attributes(py, args, count, keywords)? };
+    // SAFETY: neither a formula nor the tape runs code of the user's.
+    let Some(value) = (unsafe { this.own() }) else { return Ok(None) };
+    let result = views::call(composite, &attributes, value, tape::recording()).or_raise(py)?;
+    Ok(result.map(tensor::new_object))
 }
 
 /// An elementwise op on parsed operands.
@@ -490,6 +528,7 @@ fn row(py: Python<'_>, entry: Entry) -> PyResult<Bound<'_, PyDict>> {
             row.set_item("differentiable", py.None())?;
             row.set_item("own_gradient", composite.has_vjp())?;
             row.set_item("inline", composite.inline)?;
+            row.set_item("views", composite.views)?;
             let precision = format!("{:?}", composite.precision).to_lowercase();
             row.set_item("precision", precision)?;
         }

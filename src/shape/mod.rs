@@ -45,8 +45,15 @@ pub type Dims = SmallVec<[Dim; 4]>;
 pub struct Shape(Dims);
 
 impl Clone for Shape {
+    #[inline]
     fn clone(&self) -> Shape {
-        Shape(SmallVec::from_slice(&self.0))
+        match self.0.spilled() {
+            // SAFETY: a short list is its own numbers, which are no one's to free: a copy of its
+            // bytes is another list. Shapes are cloned with every value; a copy of as many bytes as
+            // there are sizes would be a call.
+            false => Shape(unsafe { std::ptr::read(&raw const self.0) }),
+            true => Shape(SmallVec::from_slice(&self.0)),
+        }
     }
 }
 
@@ -105,7 +112,14 @@ impl Shape {
     }
 
     /// The count of elements as a size.
+    #[inline]
     pub fn elements(&self) -> Dim {
+        let known = self.0.iter().try_fold(1_usize, |n, d| Some(n.saturating_mul(d.known()?)));
+        known.map_or_else(|| self.expression(), Dim::new)
+    }
+
+    #[cold]
+    fn expression(&self) -> Dim {
         if self.0.iter().any(|d| d.known() == Some(0)) {
             return Dim::new(0);
         }

@@ -21,6 +21,9 @@ const FEW_STREAMS: usize = 4;
 const WIDE: usize = 4096;
 /// With fewer columns than this in a line, they are reduced one by one.
 const SHORT: usize = 16;
+/// So few columns alone are reduced one by one too: where they are contiguous, and where they are
+/// not, which a vector would gather.
+const ALONE: (usize, usize) = (2, 16);
 /// Columns that are reduced together where they are not contiguous.
 const NARROW: usize = 256;
 /// Bytes of the columns that are reduced together where they are contiguous: they stay in the L1
@@ -103,7 +106,9 @@ impl<'a> Columns<'a> {
         out: *mut U,
     ) {
         let is_block = n <= BLOCK;
-        if is_block && self.plan.kept.inner().0 < SHORT && !self.plan.kept.is_flat() {
+        let alone = if self.stride == 1 { ALONE.0 } else { ALONE.1 };
+        let is_short = self.plan.kept.inner().0 < SHORT && !self.plan.kept.is_flat();
+        if is_block && (is_short || count <= alone) {
             // SAFETY: as the caller's.
             return unsafe { self.short::<T, U, F>(x, (first, count), (start, n), out) };
         }

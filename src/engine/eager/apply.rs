@@ -12,6 +12,7 @@ use crate::engine::tape::signature;
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::{self, Call, Dispatch};
 use crate::error::{self, Result};
+use crate::ops::composite::products::of_matrices;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::{self, Op};
@@ -148,6 +149,23 @@ fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
         true => observe::op(op, args, || executors::execute(op, &operands)),
         false => executors::execute(op, &operands),
     }
+}
+
+/// The most multiplications of a [`small_product`]: it lets no other thread run meanwhile.
+const SMALL_PRODUCT: usize = 1 << 20;
+
+/// The product of two small matrices of one dtype in host memory, outside all traces. `None` of
+/// others, and of what is watched. Mixed precision is the caller's business.
+pub fn small_product(a: &Value, b: &Value) -> Result<Option<Value>> {
+    if watch::on() {
+        return Ok(None);
+    }
+    let op = of_matrices((a.dtype(), a.shape()), (b.dtype(), b.shape()));
+    let Some(op) = op else { return Ok(None) };
+    if a.shape().count().saturating_mul(b.shape()[1].value()) > SMALL_PRODUCT {
+        return Ok(None);
+    }
+    apply(op, &[Operand::Value(a), Operand::Value(b)], tape::recording()).map(Some)
 }
 
 /// An elementwise op on operands of any dtypes.

@@ -1,6 +1,7 @@
 //! Formulas run at once: the emission that computes.
 
 pub mod apply;
+pub mod views;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::ops::number::Number;
 use crate::ops::op::{self, Op, Type};
 use crate::ops::origin;
 use crate::ops::scan::{self, Scan};
-use crate::shape::Dim;
+use crate::shape::{Dim, Shape};
 use crate::site::Origin;
 use crate::small::small;
 use crate::watch;
@@ -121,6 +122,14 @@ impl Eager {
         }
     }
 
+    #[inline]
+    fn with_shape<T>(&self, id: Id, f: impl FnOnce(&Shape) -> T) -> T {
+        match &self.slots.borrow()[id.0 as usize] {
+            Slot::Value(value) => f(value.shape()),
+            Slot::Type(ty) => f(&ty.shape),
+        }
+    }
+
     fn push(&self, slot: Slot) -> Arg {
         let mut slots = self.slots.borrow_mut();
         slots.push(slot);
@@ -188,6 +197,14 @@ impl Emit for Eager {
             Slot::Value(value) => value.dtype(),
             Slot::Type(ty) => ty.dtype,
         }
+    }
+
+    fn rank(&self, id: Id) -> usize {
+        self.with_shape(id, Shape::rank)
+    }
+
+    fn size(&self, id: Id, axis: usize) -> Option<Dim> {
+        self.with_shape(id, |shape| shape.dims().get(axis).copied())
     }
 
     fn keeps(&self, composite: &'static Composite) -> bool {

@@ -102,15 +102,8 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
     // Where there is something to view, a view is made directly, also of a step of the tape.
     let views = !trace::active() && x.array.is_on_host();
     let record = recording();
-    if views && !(record && x.requires_grad()) {
-        if let [item] = items
-            && let Some(view) = along_first(x, item)?
-        {
-            return Ok(view);
-        }
-        if let Some(view) = viewed(x, items)? {
-            return Ok(view);
-        }
+    if views && let Some(view) = seen(x, items)? {
+        return Ok(view);
     }
     if let Some((x, mask)) = flat_mask(x, items, record)? {
         return take(&x, &[Item::Array(mask)]);
@@ -149,6 +142,21 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
         gather(Expr::new(&cx, y), &plan.arrays, &exprs, plan.place)
     });
     cx.last(result.map_err(|error| error.within("getitem"))?)
+}
+
+/// `x[items]` of basic items, of a value in host memory, outside all traces: a view. `None` of other
+/// items, and of what is recorded.
+#[inline]
+pub fn seen(x: &Value, items: &[Item]) -> Result<Option<Value>> {
+    if x.requires_grad() && recording() {
+        return Ok(None);
+    }
+    if let [item] = items
+        && let Some(view) = along_first(x, item)?
+    {
+        return Ok(Some(view));
+    }
+    viewed(x, items)
 }
 
 /// A mask of several axes and what it covers, with these axes as one: then one number says where an

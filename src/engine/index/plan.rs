@@ -231,6 +231,12 @@ pub(super) fn check_int(op: &str, i: Extent, axis: usize, size: Dim) -> Result<D
     if place.is_below(size) { Ok(place) } else { Err(outside()) }
 }
 
+/// A bound that is a number, or the one in its place.
+#[inline]
+fn number(bound: Option<Extent>, none: i64) -> Option<i64> {
+    bound.map_or(Some(none), Extent::known)
+}
+
 /// Python's slice arithmetic. Places are counted from 1 where the step is negative, so that the one
 /// before the first is 0.
 pub(super) fn slice_axis(
@@ -243,6 +249,16 @@ pub(super) fn slice_axis(
     let step = step.unwrap_or(1);
     if step == 0 {
         return Err(error::bad_value(op, "a slice's step must not be zero", "got 0"));
+    }
+    if let (1, Some(n)) = (step, n.known())
+        && let (Some(start), Some(stop)) = (number(start, 0), number(stop, n as i64))
+    {
+        // What is asked for most; sizes are below 2^62.
+        let clip = |i: i64| if i < 0 { (i + n as i64).max(0) } else { i.min(n as i64) };
+        let (start, stop) = (clip(start), clip(stop));
+        let size = (stop - start).max(0) as usize;
+        let start = if size == 0 { 0 } else { start as usize };
+        return Ok(SliceAxis { start: Dim::new(start), step: 1, size: Dim::new(size) });
     }
     let base = if step > 0 { Dim::new(0) } else { Dim::ONE };
     let clip = |i: Extent| match (i.below_zero(), i.size(op, "a bound")) {

@@ -1,5 +1,7 @@
 //! Tensors put together, taken apart and repeated.
 
+use smallvec::SmallVec;
+
 use super::indexing::axis_first;
 use super::movement::flattened;
 use super::{check_results, count_of, promoted, shape_of, size_of, within};
@@ -10,6 +12,7 @@ use crate::ops::declare::Whole;
 use crate::ops::emit::{Expr, OrThrow, throw};
 use crate::ops::structural::inverse;
 use crate::shape::{Dim, Extent, Shape, normalize_axis};
+use crate::small::small;
 
 composite! {
     /// Tensors behind each other along an axis.
@@ -46,7 +49,7 @@ composite! {
             throw(error::bad_shape("stack", "shapes differ", facts));
         }
         let axis = normalize_axis(axis, shape.rank() + 1, "stack").or_throw();
-        let layers: Vec<Expr<'_>> = parts.iter().map(|x| x.unsqueeze(axis)).collect();
+        let layers: SmallVec<[Expr<'_>; 4]> = small(parts.iter().map(|x| x.unsqueeze(axis)));
         parts[0].concat(&layers, axis)
     }
 

@@ -1,11 +1,14 @@
 //! Composites: formulas over other ops, one declaration each.
 
+use smallvec::SmallVec;
+
 use super::declare::Composite;
 use super::emit::{Arg, Emit, Expr, OrThrow, throw};
 use crate::dtype::{DType, Numeric, Scalar};
 use crate::error;
 use crate::memory::check_room;
 use crate::shape::{Dim, Extent, Shape, Tuple};
+use crate::small::small;
 
 pub mod arithmetic;
 pub mod attention;
@@ -132,7 +135,7 @@ fn check_results(n: usize) {
 }
 
 /// Operands in their common dtype. Numbers become tensors and are weak.
-fn promoted<'e>(parts: &[Expr<'e>], op: &str) -> Vec<Expr<'e>> {
+fn promoted<'e>(parts: &[Expr<'e>], op: &str) -> SmallVec<[Expr<'e>; 4]> {
     let mut dtype: Option<DType> = None;
     for part in parts.iter().filter(|part| part.as_scalar().is_none()) {
         let own = part.dtype();
@@ -154,7 +157,7 @@ fn promoted<'e>(parts: &[Expr<'e>], op: &str) -> Vec<Expr<'e>> {
             throw(error::overflow(op, value, dtype));
         }
     }
-    parts.iter().map(|part| part.cast(dtype)).collect()
+    small(parts.iter().map(|part| part.cast(dtype)))
 }
 
 /// A floating tensor: integers and truth values become float32.

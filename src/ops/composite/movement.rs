@@ -18,7 +18,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.arange(6).reshape(2, -1).tolist()
     /// [[0, 1, 2], [3, 4, 5]]
-    top method reshape(x: Tensor, shape: Shape; copy: MaybeBool = None) -> One inline {
+    top method reshape(x: Tensor, shape: Shape; copy: MaybeBool = None) -> One view {
         x.reshape(completed(&x.shape(), &shape))
     }
 
@@ -27,13 +27,13 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.permute_dims(wg.zeros((2, 3, 4)), (2, 0, 1)).shape
     /// (4, 2, 3)
-    top method permute_dims(x: Tensor, axes: Shape) -> One inline {
+    top method permute_dims(x: Tensor, axes: Shape) -> One view {
         permuted(x, &numbers(&axes), "permute_dims")
     }
     also(permute)
 
     /// Axes in another order; the reverse one where `axes` is None.
-    top method transpose(x: Tensor, axes: Axes = None) -> One inline {
+    top method transpose(x: Tensor, axes: Axes = None) -> One view {
         match axes {
             Some(axes) => permuted(x, &axes, "transpose"),
             None => x.permute((0..x.rank()).rev().collect()),
@@ -41,7 +41,7 @@ composite! {
     }
 
     /// The last two axes exchanged.
-    top function matrix_transpose(x: Tensor) -> One inline {
+    top function matrix_transpose(x: Tensor) -> One view {
         if x.rank() < 2 {
             throw(error::bad_rank("matrix_transpose", "x", "at least 2", x.shape()));
         }
@@ -49,7 +49,7 @@ composite! {
     }
 
     /// Two axes exchanged.
-    top method swapaxes(x: Tensor, axis1: Int, axis2: Int) -> One inline {
+    top method swapaxes(x: Tensor, axis1: Int, axis2: Int) -> One view {
         let mut order: Axes = (0..x.rank()).collect();
         order.swap(x.axis(axis1, "swapaxes"), x.axis(axis2, "swapaxes"));
         x.permute(order)
@@ -59,7 +59,7 @@ composite! {
     /// Axes moved to other places; the others keep their order.
     ///
     /// `source`, `destination`: an axis or equally many axes.
-    top method moveaxis(x: Tensor, source: Ints, destination: Ints) -> One inline {
+    top method moveaxis(x: Tensor, source: Ints, destination: Ints) -> One view {
         let from = x.shape().axes(Some(&source), "moveaxis").or_throw();
         let to = x.shape().axes(Some(&destination), "moveaxis").or_throw();
         if from.len() != to.len() {
@@ -79,7 +79,7 @@ composite! {
     /// Axes of size 1 taken away.
     ///
     /// `axis`: an axis or a tuple of axes, which must have size 1; None takes all of that size.
-    top method squeeze(x: Tensor, axis: Axes = None) -> One inline {
+    top method squeeze(x: Tensor, axis: Axes = None) -> One view {
         let shape = x.shape();
         let axes = match axis {
             Some(axis) => shape.axes(Some(&axis), "squeeze").or_throw(),
@@ -97,7 +97,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.expand_dims(wg.zeros((2, 3)), axis=1).shape
     /// (2, 1, 3)
-    top method expand_dims(x: Tensor, axis: Ints = 0) -> One inline {
+    top method expand_dims(x: Tensor, axis: Ints = 0) -> One view {
         let rank = x.rank() + axis.len();
         let mut places = Shape::of(&vec![1; rank]).axes(Some(&axis), "expand_dims").or_throw();
         places.sort_unstable();
@@ -108,7 +108,7 @@ composite! {
     /// Repeated to a shape: axes of size 1 grow, new ones come first.
     ///
     /// The gradient is the sum over what was repeated.
-    top method broadcast_to(x: Tensor, shape: Shape) -> One inline {
+    top method broadcast_to(x: Tensor, shape: Shape) -> One view {
         x.broadcast(shape_of(&shape, "broadcast_to"))
     }
 
@@ -117,7 +117,7 @@ composite! {
     /// >>> import wengert as wg
     /// >>> wg.zeros((2, 3, 4)).flatten(1).shape
     /// (2, 12)
-    top method flatten(x: Tensor, start: Int = 0, end: Int = -1) -> One inline {
+    top method flatten(x: Tensor, start: Int = 0, end: Int = -1) -> One view {
         flattened(x, start, end)
     }
     also(ravel)
@@ -125,7 +125,7 @@ composite! {
     /// Elements in reverse order along axes.
     ///
     /// `axis`: an axis, a tuple of axes, or None for all.
-    top method flip(x: Tensor, axis: Axes = None) -> One inline {
+    top method flip(x: Tensor, axis: Axes = None) -> One view {
         let shape = x.shape();
         let mut at = whole(&shape);
         for i in shape.axes(axis.as_deref(), "flip").or_throw() {
@@ -151,7 +151,7 @@ composite! {
     }
 
     /// The `offset`-th diagonal of two axes, as a new last axis.
-    top method diagonal(x: Tensor; offset: Int = 0, axis1: Int = 0, axis2: Int = 1) -> One inline {
+    top method diagonal(x: Tensor; offset: Int = 0, axis1: Int = 0, axis2: Int = 1) -> One view {
         diagonal_of(x, offset, axis1, axis2, "diagonal")
     }
 

@@ -3,11 +3,14 @@
 use super::movement::diagonal_of;
 use super::promoted;
 use super::reduction::summed;
+use crate::dtype::DType;
 use crate::error;
 use crate::ops::attributes::{Contraction, Reduction};
 use crate::ops::declare::{Whole, numbers};
 use crate::ops::emit::{Expr, OrThrow, throw};
+use crate::ops::op::Op;
 use crate::shape::{Axes, Dim, Extent, Shape};
+use crate::small::small;
 
 composite! {
     /// Matrix product: what `@` does.
@@ -115,19 +118,34 @@ fn product<'e>(a: Expr<'e>, b: Expr<'e>) -> Expr<'e> {
     if lead(a) > 0 && lead(b) > 0 {
         return batched(a, b);
     }
-    let spec = Contraction {
-        a_batch: Axes::new(),
-        b_batch: Axes::new(),
-        a_contract: [inner_a].as_slice().into(),
-        b_contract: [inner_b].as_slice().into(),
-    };
-    let y = a.contract(b, spec);
+    let y = a.contract(b, along(inner_a, inner_b));
     // The free axes of `b` follow those of `a`: its leading ones belong before the row of a matrix.
     let rows = a.rank() - 1 - lead(a);
     if rows == 0 || lead(b) == 0 {
         return y;
     }
     y.permute((1..=lead(b)).chain([0]).chain(lead(b) + 1..y.rank()).collect())
+}
+
+/// A product without a batch, along an axis of each operand.
+fn along(inner_a: usize, inner_b: usize) -> Contraction {
+    let one = |axis: usize| small(std::iter::once(axis));
+    Contraction {
+        a_batch: Axes::new(),
+        b_batch: Axes::new(),
+        a_contract: one(inner_a),
+        b_contract: one(inner_b),
+    }
+}
+
+/// The op that [`matmul`] is for tensors of these types, where it is that one alone: for two
+/// matrices of one dtype.
+pub fn of_matrices(a: (DType, &Shape), b: (DType, &Shape)) -> Option<Op> {
+    let fits = a.0 == b.0
+        && a.0 != DType::Bool
+        && (a.1.rank(), b.1.rank()) == (2, 2)
+        && a.1[1].same(b.1[0]);
+    fits.then(|| Op::Contract(Box::new(along(1, 0))))
 }
 
 fn batched<'e>(a: Expr<'e>, b: Expr<'e>) -> Expr<'e> {

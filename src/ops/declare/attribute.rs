@@ -23,8 +23,9 @@ pub fn attribute_of(attributes: &[Attr], operand: usize) -> Option<usize> {
     })
 }
 
-/// A parsed argument.
+/// A parsed argument. Its tag is a word, as that of a [`Scalar`](crate::dtype::Scalar).
 #[derive(Clone, Debug)]
+#[repr(u64)]
 pub enum Attr {
     /// Absent
     None,

@@ -15,7 +15,8 @@
 /// The namespace is `top`, `nn`, …; `method` or `function` says whether `Tensor` has it too; `|cx|`
 /// names the emission for bodies without a tensor to start from. `-> One inline` says that a call
 /// of it is the ops that it emits (movement, creation, plain reductions, products, promotion); all
-/// others stay calls until they are planned.
+/// others stay calls until they are planned. `-> One view` says besides that its first parameter is
+/// its only operand, whose elements it shows otherwise.
 ///
 /// Behind the body, in this order:
 /// - `also(cat, concatenate)` says under which other names users find it: those that other
@@ -46,6 +47,10 @@ macro_rules! composite {
     (@count $first:ident $($rest:ident)*) => { 1 + $crate::composite!(@count $($rest)*) };
     (@inline) => { false };
     (@inline inline) => { true };
+    (@inline view) => { true };
+    (@views) => { false };
+    (@views inline) => { false };
+    (@views view) => { true };
     (@default) => { None };
     (@default $default:expr) => { Some(stringify!($default)) };
     (@unlike) => { None };
@@ -188,6 +193,7 @@ macro_rules! composite {
                 inline: $crate::ops::declare::inlined(
                     $crate::composite!(@inline $($inline)?), RETURNS,
                 ),
+                views: $crate::composite!(@views $($inline)?),
                 body,
                 vjp: $crate::composite!(@vjp PARAMS,
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]

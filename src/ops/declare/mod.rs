@@ -387,6 +387,9 @@ pub struct Composite {
     pub saved: usize,
     /// Whether a call is the ops that it emits, instead of one node
     pub inline: bool,
+    /// Whether it shows the elements of its first parameter, its only operand, otherwise: eager code
+    /// makes no values for what its formula has in between
+    pub views: bool,
     /// The formula
     pub(in crate::ops) body: for<'e> fn(&Arguments<'_, 'e>) -> Outputs<'e>,
     /// A gradient of its own

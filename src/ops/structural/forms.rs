@@ -8,6 +8,7 @@ use crate::ops::declare::sorted;
 use crate::ops::emit::{Arg, Expr};
 use crate::ops::op::{Op, SliceAxis, Type};
 use crate::shape::{Dim, Shape};
+use crate::small::small;
 
 impl<'e> Expr<'e> {
     /// A reduction over axes, which disappear.
@@ -73,7 +74,7 @@ impl<'e> Expr<'e> {
 
     /// Operands concatenated along an axis.
     pub fn concat(self, parts: &[Expr<'e>], axis: usize) -> Expr<'e> {
-        let args: SmallVec<[Arg; 4]> = parts.iter().map(|part| part.tensor().arg()).collect();
+        let args: SmallVec<[Arg; 4]> = small(parts.iter().map(|part| part.tensor().arg()));
         self.emit_with(Op::Concat(axis), &args)
     }
 

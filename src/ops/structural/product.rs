@@ -8,6 +8,7 @@ use crate::error;
 use crate::ops::attributes::{Contraction, ConvSpec, PerAxis};
 use crate::ops::batch::shift;
 use crate::shape::{Axes, Dims};
+use crate::small::small;
 
 /// A general product.
 pub static MATMUL: StructuralDef = StructuralDef {
@@ -242,16 +243,16 @@ fn infer_contract(
             return Err(error::size_mismatch(op.name(), "inner dimensions", a.1[i], b.1[j], facts));
         }
     }
-    let free = |shape: &Shape, batch: &Axes, contract: &Axes| -> SmallVec<[Dim; 6]> {
-        (0..shape.rank())
-            .filter(|i| !batch.contains(i) && !contract.contains(i))
-            .map(|i| shape[i])
-            .collect()
-    };
-    let mut dims: SmallVec<[Dim; 6]> = spec.a_batch.iter().map(|&i| a.1[i]).collect();
-    dims.extend(free(a.1, &spec.a_batch, &spec.a_contract));
-    dims.extend(free(b.1, &spec.b_batch, &spec.b_contract));
-    let shape = Shape::from_dims(&dims);
+    let mut dims: Dims = small(spec.a_batch.iter().map(|&i| a.1[i]));
+    let free = [(a.1, &spec.a_batch, &spec.a_contract), (b.1, &spec.b_batch, &spec.b_contract)];
+    for (shape, batch, contract) in free {
+        for (i, &size) in shape.dims().iter().enumerate() {
+            if !batch.contains(&i) && !contract.contains(&i) {
+                dims.push(size);
+            }
+        }
+    }
+    let shape = Shape::from(dims);
     shape.check(op.name())?;
     Ok(Type::new(a.0, shape))
 }

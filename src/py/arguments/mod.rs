@@ -126,6 +126,22 @@ pub struct Signature {
 
 type Slots = SmallVec<[*mut ffi::PyObject; 12]>;
 
+/// Arguments by parameter.
+struct Placed<'a> {
+    /// Of the first parameters; null for one that has none
+    slots: &'a [*mut ffi::PyObject],
+    /// Of the parameter that takes several, where it is given several
+    rest: Option<&'a [*mut ffi::PyObject]>,
+}
+
+impl Placed<'_> {
+    /// The argument of a parameter, or null.
+    #[inline]
+    fn slot(&self, i: usize) -> *mut ffi::PyObject {
+        self.slots.get(i).copied().unwrap_or(std::ptr::null_mut())
+    }
+}
+
 impl Signature {
     /// Prepares a declaration.
     pub fn new(
@@ -160,24 +176,17 @@ impl Signature {
         keywords: *mut ffi::PyObject,
         parsed: &mut Parsed,
     ) -> PyResult<()> {
+        let mut slots = Slots::new();
         // SAFETY: as the caller's.
-        let (slots, rest) = unsafe { self.place(args, count, keywords)? };
-        let variadic = self.variadic.filter(|_| rest.is_some());
-        for (i, (param, &slot)) in self.params.iter().zip(slots.as_slice()).enumerate() {
-            let attr = if let (Some(rest), true) = (&rest, Some(i) == variadic) {
-                parse_many(py, self.name, param, rest, &mut parsed.operands)?
-            } else if !slot.is_null() {
+        let placed = unsafe { self.place(args, count, keywords, &mut slots)? };
+        for (i, param) in self.params.iter().enumerate() {
+            let slot = placed.slot(i);
+            if param.kind == ParamKind::MaybeDevice && !slot.is_null() {
                 // SAFETY: a borrowed argument, alive during the call.
                 let object = unsafe { Bound::from_borrowed_ptr(py, slot) };
-                if param.kind == ParamKind::MaybeDevice {
-                    parsed.device = convert::device(self.name, &object)?;
-                }
-                parse_one(self.name, param, &object, &mut parsed.operands)?
-            } else if self.takes_none(i) {
-                Attr::Operands(0)
-            } else {
-                self.default(py, i, &mut parsed.operands)?
-            };
+                parsed.device = convert::device(self.name, &object)?;
+            }
+            let attr = self.attribute(py, i, &placed, &mut parsed.operands)?;
             parsed.attributes.push(attr);
         }
         let takes_number = |operand: usize| {
@@ -186,6 +195,53 @@ impl Signature {
             })
         };
         settle(py, self.name, parsed.device, &mut parsed.operands, takes_number)
+    }
+
+    /// The attributes of a call whose first parameter is its only operand, which stays where it is.
+    ///
+    /// # Safety
+    /// As for [`Signature::parse`].
+    pub unsafe fn attributes(
+        &self,
+        py: Python<'_>,
+        args: &[*mut ffi::PyObject],
+        count: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> PyResult<SmallVec<[Attr; 4]>> {
+        let (mut slots, mut none) = (Slots::new(), SmallVec::new());
+        // SAFETY: as the caller's.
+        let placed = unsafe { self.place(args, count, keywords, &mut slots)? };
+        let mut attributes = SmallVec::new();
+        attributes.push(Attr::Operand);
+        for i in 1..self.params.len() {
+            attributes.push(self.attribute(py, i, &placed, &mut none)?);
+        }
+        debug_assert!(none.is_empty(), "{} has another operand", self.name);
+        Ok(attributes)
+    }
+
+    /// The attribute of a parameter: of its argument, of the several that are its, or its default.
+    #[inline]
+    fn attribute(
+        &self,
+        py: Python<'_>,
+        i: usize,
+        placed: &Placed<'_>,
+        operands: &mut SmallVec<[Held; 4]>,
+    ) -> PyResult<Attr> {
+        let (param, slot) = (&self.params[i], placed.slot(i));
+        match placed.rest {
+            Some(rest) if self.variadic == Some(i) => {
+                parse_many(py, self.name, param, rest, operands)
+            }
+            _ if !slot.is_null() => {
+                // SAFETY: a borrowed argument, alive during the call.
+                let object = unsafe { Bound::from_borrowed_ptr(py, slot) };
+                parse_one(self.name, param, &object, operands)
+            }
+            _ if self.takes_none(i) => Ok(Attr::Operands(0)),
+            _ => self.default(py, i, operands),
+        }
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is
@@ -238,16 +294,15 @@ impl Signature {
         text
     }
 
-    /// Matches arguments with parameters.
-    #[allow(clippy::type_complexity)]
-    unsafe fn place(
+    /// Matches arguments with parameters, those with keywords in the slots.
+    #[inline]
+    unsafe fn place<'a>(
         &self,
-        args: &[*mut ffi::PyObject],
+        args: &'a [*mut ffi::PyObject],
         count: usize,
         keywords: *mut ffi::PyObject,
-    ) -> PyResult<(Slots, Option<Slots>)> {
-        let mut slots: Slots = SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
-        let positional = self.positional;
+        slots: &'a mut Slots,
+    ) -> PyResult<Placed<'a>> {
         let mut rest = None;
         let mut direct = count;
         if let Some(last) = self.variadic {
@@ -256,33 +311,53 @@ impl Signature {
             let alone = || unsafe { tensor::downcast(args[last]).is_some() };
             let tensors = self.params[last].kind == ParamKind::Tensors;
             if count > last + 1 || (count == last + 1 && tensors && alone()) {
-                rest = Some(SmallVec::from_slice(&args[last..count]));
+                rest = Some(&args[last..count]);
                 direct = last;
             }
         }
-        if direct > positional {
+        if direct > self.positional {
             return Err(PyTypeError::new_err(self.too_many(count)));
         }
-        slots[..direct].copy_from_slice(&args[..direct]);
-        // SAFETY: a tuple of names, or null.
-        let named = if keywords.is_null() { 0 } else { unsafe { ffi::PyTuple_Size(keywords) } };
-        for k in 0..named {
+        let mut placed = Placed { slots: &args[..direct], rest };
+        if !keywords.is_null() {
+            // SAFETY: as the caller's.
+            unsafe { self.name(args, count, keywords, &placed, slots)? };
+            placed.slots = slots;
+        }
+        Ok(placed)
+    }
+
+    /// Puts arguments with keywords into slots, behind those by place.
+    unsafe fn name(
+        &self,
+        args: &[*mut ffi::PyObject],
+        count: usize,
+        keywords: *mut ffi::PyObject,
+        placed: &Placed<'_>,
+        slots: &mut Slots,
+    ) -> PyResult<()> {
+        slots.extend_from_slice(placed.slots);
+        slots.resize(self.params.len(), std::ptr::null_mut());
+        // SAFETY: a tuple of names.
+        for k in 0..unsafe { ffi::PyTuple_Size(keywords) } {
             // SAFETY: `k` is inside the tuple.
             let name = unsafe { ffi::PyTuple_GetItem(keywords, k) };
             let i = match self.find(name) {
                 Some(i) => i,
                 None => {
                     // SAFETY: `k` is inside the tuple.
-                    let at = |k| text(unsafe { ffi::PyTuple_GetItem(keywords, k) });
+                    let (at, named) = unsafe {
+                        (|k| text(ffi::PyTuple_GetItem(keywords, k)), ffi::PyTuple_Size(keywords))
+                    };
                     self.foreign(&text(name), &(0..named).map(at).collect::<Vec<_>>())?
                 }
             };
-            if !slots[i].is_null() || (rest.is_some() && Some(i) == self.variadic) {
+            if !slots[i].is_null() || (placed.rest.is_some() && Some(i) == self.variadic) {
                 return Err(PyTypeError::new_err(self.twice(i, &text(name))));
             }
             slots[i] = args[count + k as usize];
         }
-        Ok((slots, rest))
+        Ok(())
     }
 
     fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {

@@ -2,6 +2,7 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use smallvec::SmallVec;
 
 use super::Held;
@@ -137,6 +138,9 @@ pub(super) fn parse_one(
         ParamKind::Ints | ParamKind::Shape | ParamKind::Pairs => {
             let nested = param.kind == ParamKind::Pairs;
             let want = if nested { "an int or pairs of ints" } else { "an int or a tuple of ints" };
+            if let Some(numbers) = plain(object) {
+                return Ok(Attr::Ints(numbers));
+            }
             if let Some(n) = int(op, object)? {
                 return Ok(n.into());
             }
@@ -168,6 +172,20 @@ pub(super) fn parse_one(
         // A graph computes on one device: its nodes do not say which.
         ParamKind::MaybeDevice => Attr::None,
     })
+}
+
+/// The numbers of a tuple of plain ints, which nearly all are.
+#[inline]
+fn plain(object: &Bound<'_, PyAny>) -> Option<SmallVec<[i64; 6]>> {
+    let tuple = object.cast_exact::<PyTuple>().ok()?;
+    let mut numbers = SmallVec::new();
+    for item in tuple.iter_borrowed() {
+        match plain_index(&item) {
+            Some(n) => numbers.push(n),
+            None => return None,
+        }
+    }
+    Some(numbers)
 }
 
 /// Appends the ints of a sequence, nested up to `depth` times; false where it holds others.
@@ -240,17 +258,21 @@ pub fn scalar(object: *mut ffi::PyObject) -> Option<Scalar> {
 /// or a size.
 #[inline]
 pub fn index(object: &Bound<'_, PyAny>) -> Option<Extent> {
+    plain_index(object).map(Extent::Number).or_else(|| index_of_any(object, false))
+}
+
+/// A plain int of 64 bits.
+#[inline]
+fn plain_index(object: &Bound<'_, PyAny>) -> Option<i64> {
     // SAFETY: a live object, whose type is checked first.
     unsafe {
-        if ffi::PyLong_CheckExact(object.as_ptr()) != 0 {
-            let mut overflow = 0;
-            let n = ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &mut overflow);
-            if overflow == 0 {
-                return Some(Extent::Number(n));
-            }
+        if ffi::PyLong_CheckExact(object.as_ptr()) == 0 {
+            return None;
         }
+        let mut overflow = 0;
+        let n = ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &mut overflow);
+        (overflow == 0).then_some(n)
     }
-    index_of_any(object, false)
 }
 
 /// The same, or the nearest number of 64 bits to a larger one, as bounds of slices are.

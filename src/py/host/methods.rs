@@ -7,7 +7,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::backward::{BACKWARD_DOC, run_backward};
+use crate::array::Where;
 use crate::engine::eager::apply::apply;
+use crate::engine::executors;
 use crate::engine::tape::{self, History, Operand, Value};
 use crate::engine::trace;
 use crate::ops::elementwise::arithmetic;
@@ -54,9 +56,24 @@ unsafe extern "C" fn detach(a: Object, _: Object) -> Object {
 }
 
 unsafe extern "C" fn realize(a: Object, _: Object) -> Object {
-    // SAFETY: a live object.
-    unsafe { ffi::Py_INCREF(a) };
-    a
+    guard(|py| {
+        // SAFETY: as above.
+        let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
+        let array = this.value().array;
+        match array.data.place() {
+            Where::Host(_) => drop(tensor::looked_at(py, array)?),
+            Where::Device(_) => {
+                let device = array.device();
+                drop(array);
+                py.detach(|| executors::synchronize(Some(device))).or_raise(py)?;
+            }
+            // A trace computes nothing, and what a call of this thread writes is not there.
+            Where::Traced(_) | Where::Busy(_) => {}
+        }
+        // SAFETY: a live object.
+        unsafe { ffi::Py_INCREF(a) };
+        Ok(a)
+    })
 }
 
 unsafe extern "C" fn assign_value(a: Object, v: Object) -> Object {
@@ -115,7 +132,7 @@ pub fn methods() -> Vec<ffi::PyMethodDef> {
             "realize",
             realize,
             none,
-            "realize($self)\n--\n\nComputes what is pending and returns the tensor.",
+            "realize($self)\n--\n\nComputes the elements, where they wait to be looked at, and waits for the device that they lie on. Returns the tensor itself.\n\nRaises what the device found in the data of earlier work, as `synchronize` does.",
         ),
         plain(
             "assign",

@@ -11,7 +11,7 @@ use pyo3::types::{PyTuple, PyType};
 
 use super::{MATRIX_TRANSPOSE, Object, TRANSPOSE};
 use crate::array::Array;
-use crate::engine::eager::apply;
+use crate::engine::eager::{apply, views};
 use crate::engine::executors;
 use crate::engine::tape::{self, Gradient, History, Operand, Rows, Value};
 use crate::error;
@@ -183,6 +183,11 @@ getter!(get_grad, |py, this| {
     }
 });
 getter!(get_t, |py, this| {
+    // SAFETY: showing a value runs no code of the user's.
+    if let Some(value) = unsafe { this.own() } {
+        let axes: Axes = (0..value.shape().rank()).rev().collect();
+        return permuted(py, value, axes);
+    }
     let value = this.value();
     if crate::engine::trace::is_traced(&value.array) {
         // The rank may not be known yet.
@@ -207,8 +212,12 @@ getter!(get_mt, |py, this| {
 });
 
 fn permuted(py: Python<'_>, value: &Value, axes: Axes) -> PyResult<Object> {
-    let result = apply::apply(Op::Permute(axes), &[Operand::Value(value)], tape::recording());
-    Ok(tensor::new_view(result.or_raise(py)?))
+    let (op, record) = (Op::Permute(axes), tape::recording());
+    let result = match views::show(&op, value, record).or_raise(py)? {
+        Some(view) => view,
+        None => apply::apply(op, &[Operand::Value(value)], record).or_raise(py)?,
+    };
+    Ok(tensor::new_view(result))
 }
 
 unsafe extern "C" fn set_requires_grad(a: Object, v: Object, _: *mut c_void) -> c_int {

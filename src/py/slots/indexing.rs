@@ -31,13 +31,13 @@ use crate::shape::Extent;
 fn with_items<T>(
     py: Python<'_>,
     key: &Bound<'_, PyAny>,
-    on: Device,
+    of: &TensorObject,
     f: impl FnOnce(&[Item]) -> PyResult<T>,
 ) -> PyResult<T> {
-    let Ok(keys) = key.cast::<PyTuple>() else { return f(&[item(py, key, on)?]) };
+    let Ok(keys) = key.cast::<PyTuple>() else { return f(&[item(py, key, of)?]) };
     let mut items: SmallVec<[Item; 4]> = SmallVec::new();
     for key in keys.iter_borrowed() {
-        items.push(item(py, &key, on)?);
+        items.push(item(py, &key, of)?);
     }
     f(&items)
 }
@@ -64,7 +64,8 @@ fn symbolic_slice(key: &Bound<'_, PySlice>) -> PyResult<Option<Item>> {
     Ok(Some(Item::Slice(bound(&start)?, bound(&stop)?, step)))
 }
 
-fn item(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<Item> {
+/// One part of an index of a tensor. Arrays of others are taken to where that lies.
+fn item(py: Python<'_>, key: &Bound<'_, PyAny>, of: &TensorObject) -> PyResult<Item> {
     // SAFETY: a live object.
     unsafe {
         if ffi::PyLong_CheckExact(key.as_ptr()) != 0 {
@@ -117,7 +118,7 @@ fn item(py: Python<'_>, key: &Bound<'_, PyAny>, on: Device) -> PyResult<Item> {
             let none = crate::engine::executors::cast(&value.array, crate::dtype::DType::I64);
             *value = Value::plain(none.or_raise(py)?);
         }
-        if let Some(value) = held.placed(on).or_raise(py)? {
+        if let Some(value) = held.placed(of.with(Value::device)).or_raise(py)? {
             return Ok(Item::Array(value));
         }
     }
@@ -145,7 +146,7 @@ pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
         // SAFETY: live objects; the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(not_implemented()) };
         let key = unsafe { Bound::from_borrowed_ptr(py, key) };
-        let view = with_items(py, &key, this.with(Value::device), |items| {
+        let view = with_items(py, &key, this, |items| {
             if items.iter().any(|item| matches!(item, Item::Array(_))) {
                 let value = this.value();
                 let size = known_size(&value).saturating_add(size_of_arrays(items));
@@ -153,10 +154,12 @@ pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
             }
             // SAFETY: slices and numbers run no Python code, and write no handle.
             match unsafe { this.own() } {
-                Some(value) => index::get(value, items),
-                None => index::get(&this.value(), items),
+                Some(value) => match index::seen(value, items).or_raise(py)? {
+                    Some(view) => Ok(view),
+                    None => index::get(value, items).or_raise(py),
+                },
+                None => index::get(&this.value(), items).or_raise(py),
             }
-            .or_raise(py)
         })?;
         Ok(tensor::new_view(view))
     })
@@ -183,7 +186,7 @@ pub(super) unsafe extern "C" fn set_item(a: Object, key: Object, v: Object) -> c
         let (key, v) =
             unsafe { (Bound::from_borrowed_ptr(py, key), Bound::from_borrowed_ptr(py, v)) };
         let on = this.with(Value::device);
-        with_items(py, &key, on, |items| set(this, items, &v, on))?;
+        with_items(py, &key, this, |items| set(this, items, &v, on))?;
         done = true;
         Ok(null_mut())
     });

@@ -6,6 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::{DIVIDE, MATMUL, Object, assign, check_leaf_update, not_implemented, operand};
+use crate::engine::autocast;
 use crate::engine::eager::apply;
 use crate::engine::tape::Operand;
 use crate::error;
@@ -135,6 +136,16 @@ pub(super) unsafe extern "C" fn power(a: Object, b: Object, _modulus: Object) ->
 
 pub(super) unsafe extern "C" fn matmul(a: Object, b: Object) -> Object {
     guard(|py| {
+        // SAFETY: live operands of an operator; a product runs no Python code.
+        if let (Some(Operand::Value(x)), Some(Operand::Value(y))) =
+            unsafe { (direct(a), direct(b)) }
+            && is_small(Operand::Value(x))
+            && is_small(Operand::Value(y))
+            && autocast::current().is_none()
+            && let Some(product) = apply::small_product(x, y).or_raise(py)?
+        {
+            return Ok(tensor::new_object(product));
+        }
         let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
             return Ok(not_implemented());
         };
