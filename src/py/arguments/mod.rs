@@ -321,14 +321,14 @@ impl Signature {
         let mut placed = Placed { slots: &args[..direct], rest };
         if !keywords.is_null() {
             // SAFETY: as the caller's.
-            unsafe { self.name(args, count, keywords, &placed, slots)? };
+            unsafe { self.place_named(args, count, keywords, &placed, slots)? };
             placed.slots = slots;
         }
         Ok(placed)
     }
 
     /// Puts arguments with keywords into slots, behind those by place.
-    unsafe fn name(
+    unsafe fn place_named(
         &self,
         args: &[*mut ffi::PyObject],
         count: usize,
@@ -339,16 +339,15 @@ impl Signature {
         slots.extend_from_slice(placed.slots);
         slots.resize(self.params.len(), std::ptr::null_mut());
         // SAFETY: a tuple of names.
-        for k in 0..unsafe { ffi::PyTuple_Size(keywords) } {
+        let named = unsafe { ffi::PyTuple_Size(keywords) };
+        for k in 0..named {
             // SAFETY: `k` is inside the tuple.
             let name = unsafe { ffi::PyTuple_GetItem(keywords, k) };
             let i = match self.find(name) {
                 Some(i) => i,
                 None => {
                     // SAFETY: `k` is inside the tuple.
-                    let (at, named) = unsafe {
-                        (|k| text(ffi::PyTuple_GetItem(keywords, k)), ffi::PyTuple_Size(keywords))
-                    };
+                    let at = |k| text(unsafe { ffi::PyTuple_GetItem(keywords, k) });
                     self.foreign(&text(name), &(0..named).map(at).collect::<Vec<_>>())?
                 }
             };
