@@ -87,18 +87,11 @@ impl Layout {
     /// The same elements with the axes in another order.
     pub fn permuted(&self, axes: &[usize]) -> Layout {
         let (mut dims, mut strides) = (Dims::new(), Strides::new());
-        let (mut room, from) = (Strides::new(), self.shape.dims());
-        let own = match &self.strides {
-            Some(strides) => strides,
-            None => {
-                room.resize(from.len(), 1);
-                set_row_major(&mut room, from.iter().map(|d| d.value()));
-                &room[..]
-            }
-        };
+        let mut room = [0; MAX_RANK];
+        let from = self.strides_in(&mut room);
         for &axis in axes {
-            dims.push(from[axis]);
-            strides.push(own[axis]);
+            dims.push(self.shape[axis]);
+            strides.push(from[axis]);
         }
         Layout::strided(dims.into(), &strides, self.offset)
     }

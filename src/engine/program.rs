@@ -1,8 +1,8 @@
 //! Programs: lists that run, with their plans.
 //!
 //! A program keeps the list as it was traced, and makes a plan from it by passes, expansion of
-//! composites, and scheduling. Programs are shared by threads. Plans are made
-//! once for a number of threads.
+//! composites, and scheduling. Programs are shared by threads. Plans are made once for a number of
+//! threads.
 
 use std::sync::{Arc, OnceLock};
 

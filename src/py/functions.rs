@@ -149,7 +149,7 @@ unsafe fn seen(
     count: usize,
     keywords: *mut ffi::PyObject,
 ) -> PyResult<Option<*mut ffi::PyObject>> {
-    if count == 0 || composite.returns != Returns::One {
+    if count == 0 {
         return Ok(None);
     }
     // SAFETY: a live argument, of which nothing is kept.

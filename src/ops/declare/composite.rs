@@ -193,7 +193,9 @@ macro_rules! composite {
                 inline: $crate::ops::declare::inlined(
                     $crate::composite!(@inline $($inline)?), RETURNS,
                 ),
-                views: $crate::composite!(@views $($inline)?),
+                views: $crate::ops::declare::shows(
+                    $crate::composite!(@views $($inline)?), PARAMS, RETURNS,
+                ),
                 body,
                 vjp: $crate::composite!(@vjp PARAMS,
                     [$($param: $kind,)* $($($kw: $kw_kind,)*)?]

@@ -225,6 +225,28 @@ pub const fn inlined(inline: bool, returns: Returns) -> bool {
     inline
 }
 
+/// Whether a composite shows its first parameter otherwise. One that does has no other operand, lies
+/// where that does, and has one result.
+pub const fn shows(views: bool, params: &[Param], returns: Returns) -> bool {
+    let mut i = 0;
+    while views && i < params.len() {
+        let is_operand = matches!(
+            params[i].kind,
+            ParamKind::Tensor(_)
+                | ParamKind::MaybeTensor(_)
+                | ParamKind::Tensors
+                | ParamKind::Number
+                | ParamKind::MaybeNumber
+                | ParamKind::Key
+                | ParamKind::MaybeDevice
+        );
+        assert!(is_operand == (i == 0), "the first parameter of a view alone is an operand");
+        i += 1;
+    }
+    assert!(!views || matches!(returns, Returns::One), "a view is one result");
+    views
+}
+
 /// The formulas of a composite's gradient: rule operands, the call's arguments, the operands
 /// wanted.
 pub type Rules = for<'e> fn(&Rule<'_, 'e>, &Arguments<'_, 'e>, &[bool]) -> Cotangents<'e>;

@@ -216,7 +216,6 @@ impl Signature {
         for i in 1..self.params.len() {
             attributes.push(self.attribute(py, i, &placed, &mut none)?);
         }
-        debug_assert!(none.is_empty(), "{} has another operand", self.name);
         Ok(attributes)
     }
 

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
 
-use super::{MATRIX_TRANSPOSE, Object, TRANSPOSE};
+use super::{MATRIX_TRANSPOSE, Named, Object, TRANSPOSE};
 use crate::array::Array;
 use crate::engine::eager::{apply, views};
 use crate::engine::executors;
@@ -183,33 +183,38 @@ getter!(get_grad, |py, this| {
     }
 });
 getter!(get_t, |py, this| {
-    // SAFETY: showing a value runs no code of the user's.
-    if let Some(value) = unsafe { this.own() } {
-        let axes: Axes = (0..value.shape().rank()).rev().collect();
-        return permuted(py, value, axes);
-    }
-    let value = this.value();
-    if crate::engine::trace::is_traced(&value.array) {
-        // The rank may not be known yet.
-        return TRANSPOSE.call(py, [Held::Value(value)]);
-    }
-    let rank = value.shape().rank();
-    let axes: Axes = (0..rank).rev().collect();
-    permuted(py, &value, axes)
+    transposed(py, this, &TRANSPOSE, |value| Ok((0..value.shape().rank()).rev().collect()))
 });
 getter!(get_mt, |py, this| {
-    let value = this.value();
-    if crate::engine::trace::is_traced(&value.array) {
-        return MATRIX_TRANSPOSE.call(py, [Held::Value(value)]);
-    }
-    let rank = value.shape().rank();
-    if rank < 2 {
-        return Err(to_python(py, error::bad_rank("mT", "x", "at least 2", value.shape())));
-    }
-    let mut axes: Axes = (0..rank).collect();
-    axes.swap(rank - 2, rank - 1);
-    permuted(py, &value, axes)
+    transposed(py, this, &MATRIX_TRANSPOSE, |value| {
+        let rank = value.shape().rank();
+        if rank < 2 {
+            return Err(error::bad_rank("mT", "x", "at least 2", value.shape()));
+        }
+        let mut axes: Axes = (0..rank).collect();
+        axes.swap(rank - 2, rank - 1);
+        Ok(axes)
+    })
 });
+
+/// The axes in the order that `axes` says. In a trace, where the rank may not be known yet, it is a
+/// call of the table's function.
+fn transposed(
+    py: Python<'_>,
+    this: &TensorObject,
+    function: &Named,
+    axes: impl FnOnce(&Value) -> error::Result<Axes>,
+) -> PyResult<Object> {
+    // SAFETY: showing a value runs no code of the user's.
+    if let Some(value) = unsafe { this.own() } {
+        return permuted(py, value, axes(value).or_raise(py)?);
+    }
+    let value = this.value();
+    match crate::engine::trace::is_traced(&value.array) {
+        true => function.call(py, [Held::Value(value)]),
+        false => permuted(py, &value, axes(&value).or_raise(py)?),
+    }
+}
 
 fn permuted(py: Python<'_>, value: &Value, axes: Axes) -> PyResult<Object> {
     let (op, record) = (Op::Permute(axes), tape::recording());
