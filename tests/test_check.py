@@ -111,8 +111,8 @@ def test_a_check_that_is_broken_off_changes_nothing():
     press = threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        press.start()
         with wg.config(check="reference"), pytest.raises(KeyboardInterrupt):
+            press.start()
             update(wg.ones((200, 200)))
     finally:
         press.join()

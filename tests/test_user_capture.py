@@ -431,8 +431,7 @@ def alarm():
         raise Stop
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    yield
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.2)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
@@ -441,8 +440,8 @@ def alarm():
 def test_an_endless_loop_is_broken_off(alarm):
     f = wg.compile(lambda x: wg.while_loop(lambda x: x >= 0, lambda x: x + 1, x))
     with pytest.raises(Stop):
+        alarm()
         f(wg.tensor(0.0))
-    signal.setitimer(signal.ITIMER_REAL, 0)
     assert f(wg.tensor(-1.0)).item() == -1.0
 
 
@@ -469,8 +468,8 @@ def test_a_step_that_is_broken_off_changes_nothing():
     thread = threading.Thread(target=press)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        thread.start()
         with pytest.raises(KeyboardInterrupt):
+            thread.start()
             step(wg.tensor(2**62))
     finally:
         thread.join()
