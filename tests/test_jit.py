@@ -15,6 +15,8 @@ from wengert import nn
 
 ROOT = Path(__file__).parent.parent
 SIZES = [1, 15, 16, 17, 63, 64, 65, 100, 1024, 1040, 5000, 70_001]
+# Pieces of a channel with whole lines of the lanes of a sum, and without.
+IMAGES = [(4, 16, 64, 65), (8, 24, 56, 56), (300, 12, 9, 7), (9, 8, 4000), (40, 32, 28, 28)]
 
 
 def many(x, y):
@@ -39,6 +41,25 @@ PROGRAMS = {
     "row": lambda x, y: wg.exp(x - y[:1]) * (y + 1.0),
     "many": many,
 }
+
+
+def by_channel(x, y):
+    """The sums of a batch norm and its gradients, made of values that are stored and of others."""
+    axes = (0, *range(2, x.ndim))
+    centred = x - x.mean(axis=axes, keepdims=True)
+    scale = (centred.square().mean(axis=axes, keepdims=True) + 1e-5).rsqrt()
+    slope = (y * centred).mean(axis=axes, keepdims=True)
+    dx = (y - y.mean(axis=axes, keepdims=True) - centred * slope) * scale
+    return dx, (y * centred * scale).sum(axis=axes), y.sum(axis=axes)
+
+
+def images(shape):
+    """Images with a channel of zeros of both signs, and some with one infinity or NaN."""
+    draw = np.random.default_rng(len(shape) + sum(shape))
+    x, y = (draw.standard_normal(shape).astype(np.float32) for _ in range(2))
+    x[:, 1], y[:, 2] = -0.0, -0.0
+    x[1, 3].flat[50], y[0, 4].flat[-1], x[-1, 5].flat[0] = np.inf, np.nan, 3e38
+    return x, y
 
 
 def operands(n):
@@ -85,6 +106,12 @@ def results():
             for _ in range(2):
                 found[f"{name} {n}"] = checksum(compiled(wg.asarray(x), wg.asarray(y)))
             found[f"{name} {n} updated"] = checksum(updated(program, x, y))
+    for shape in IMAGES:
+        # A function of open sizes has no blocks by channel.
+        compiled = wg.compile(by_channel)
+        for threads in (1, 2):
+            wg.set_num_threads(threads)
+            found[f"{shape} {threads}"] = checksum(compiled(*map(wg.asarray, images(shape))))
     return found
 
 
@@ -100,11 +127,12 @@ def pages():
     return found
 
 
-def run(choice):
+def run(choice, isa=None):
     code = "import json, test_jit as t; print(json.dumps([t.results(), t.pages()]))"
     command = [sys.executable, "-c", code]
     paths = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = os.environ | {"WENGERT_JIT": choice, "WENGERT_CHECK": "0", "PYTHONPATH": paths}
+    env |= {} if isa is None else {"WENGERT_ISA": isa}
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
@@ -115,16 +143,24 @@ def interpreted():
     return run("off")
 
 
-@pytest.mark.parametrize("choice", ["on", "always"])
-def test_code_has_the_bits_of_the_interpreter(interpreted, choice):
-    (found, made), (want, others) = run(choice), interpreted
-    assert len(found) == 2 * len(PROGRAMS) * len(SIZES)
+@pytest.mark.parametrize(("choice", "isa"), [("on", None), ("always", None), ("always", "v3")])
+def test_code_has_the_bits_of_the_interpreter(interpreted, choice, isa):
+    (found, made), (want, others) = run(choice, isa), interpreted
+    assert len(found) == 2 * (len(PROGRAMS) * len(SIZES) + len(IMAGES))
     assert found == want
     has_code = sys.platform == "linux" and "v3" in wg._core._instruction_sets()
     has_code &= os.environ.get("WENGERT_ISA") != "base"
     if has_code and choice == "always":
         # Otherwise the interpreter was compared with itself.
         assert made - others >= len(PROGRAMS)
+
+
+def test_sums_by_channel_are_those_of_eager_code():
+    for shape in IMAGES:
+        compiled = wg.compile(by_channel)
+        x, y = map(wg.asarray, images(shape))
+        assert checksum(compiled(x, y)) == checksum(by_channel(x, y)), shape
+        assert any("block" in str(step) for step in compiled.plan(x, y).steps)
 
 
 def test_results_are_those_of_numpy():

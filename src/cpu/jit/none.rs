@@ -4,24 +4,29 @@ use crate::ops::element::ElementProgram;
 use crate::simd::Isa;
 
 /// The most elements of a step.
-pub const LONGEST: usize = 32;
+pub const LONGEST: usize = 64;
 
 /// Machine code, of which there is none.
 pub enum Code {}
 
 /// Whether a program may have code.
-pub fn is_eligible(_: &ElementProgram) -> bool {
+pub fn is_eligible(_: &ElementProgram, _: usize) -> bool {
     false
 }
 
 impl Code {
     /// The code of a program.
-    pub fn of(_: &ElementProgram, _: Isa) -> Option<Code> {
+    pub fn of(_: &ElementProgram, _: usize, _: Isa) -> Option<Code> {
         None
     }
 
     /// Elements that are worked on at once.
     pub fn step(&self) -> usize {
+        match *self {}
+    }
+
+    /// Whether it holds for all elements.
+    pub fn is_total(&self) -> bool {
         match *self {}
     }
 

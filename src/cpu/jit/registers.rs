@@ -4,8 +4,12 @@
 //! while it waits for one of them. A value is in a register from where it is made or first read to
 //! its last use; where registers are short, the one whose next use is farthest goes to memory, unless
 //! memory has it anyway: elements of inputs, numbers and constants are read again.
+//!
+//! Values that are summed are added to the lanes of their sum, in the order that sums have. A turn
+//! then has as many elements as a sum has lanes, so that each vector of these is one of its own.
 
 use super::x86::{Assembler, Condition, General, Opcode, Register, Source, Width};
+use crate::cpu::reduce::LANES;
 use crate::scalar::trace::{Binary, Id, Operation, Trace, Unary};
 
 /// Vectors that go through the operations side by side.
@@ -13,10 +17,13 @@ const COPIES: usize = 2;
 /// The most vector registers.
 const MOST: usize = Width::Bits512.registers();
 
-/// Bytes of each operand that one turn works on.
+/// Bytes of each operand that one turn without sums works on.
 pub const fn step(width: Width) -> usize {
     COPIES * width.bytes()
 }
+
+/// Bytes of the lanes of a sum.
+pub const SUM: usize = LANES * size_of::<f32>();
 
 /// Where the operands of the code are: the place among elements, the bits of numbers, memory for
 /// values without a register, and constants. (`rdi` has the table of addresses, `rdx` the place of
@@ -32,12 +39,21 @@ pub struct Emitted {
     pub bytes: Vec<u8>,
     /// Where the instructions begin
     pub entry: usize,
-    /// The bytes of memory that values without a register need
+    /// The bytes of memory that the lanes of sums, which come first, and values without a register
+    /// need
     pub spilled: usize,
 }
 
+/// What becomes of the values of a trace.
+pub struct Results<'a> {
+    /// Those that are stored
+    pub stored: &'a [Id],
+    /// Those that are added to the lanes of a sum
+    pub summed: &'a [Id],
+}
+
 /// A value of one of the vectors; what is the same for all is of the first.
-type Name = (Id, usize);
+pub type Name = (Id, usize);
 
 /// What a turn does, in order.
 #[derive(Clone, Copy)]
@@ -47,6 +63,8 @@ enum Item {
     Check(Id),
     /// Stores a value as that operand of the table
     Store(Id, usize),
+    /// Adds a value, which nothing reads afterwards, to that sum
+    Add(Id, usize),
 }
 
 struct Emitter<'a> {
@@ -61,15 +79,23 @@ struct Emitter<'a> {
     uses: Vec<[Vec<usize>; COPIES]>,
     /// The place of each constant
     constants: Vec<i32>,
+    /// Bytes of memory that are taken, and the most that were
     spilled: i32,
+    most: i32,
+    /// Sums, and whether their lanes have registers, which are the last
+    sums: usize,
+    is_held: bool,
+    /// The part of a turn: with sums there are several, for vectors one behind the other
+    part: usize,
     now: usize,
 }
 
-/// The code that reads the inputs and writes `results` behind them in the table of addresses.
-pub fn emit(trace: &Trace, inputs: usize, results: &[Id], width: Width) -> Emitted {
+/// The code that reads the inputs and writes what is stored behind them in the table of addresses.
+pub fn emit(trace: &Trace, inputs: usize, results: &Results<'_>, width: Width) -> Emitted {
     let operations = &trace.operations[..];
+    let Results { stored, summed } = *results;
     let mut is_needed = vec![false; operations.len()];
-    results.iter().chain(&trace.rare).for_each(|&id| is_needed[id as usize] = true);
+    stored.iter().chain(summed).chain(&trace.rare).for_each(|&id| is_needed[id as usize] = true);
     for (id, operation) in operations.iter().enumerate().rev() {
         if is_needed[id] {
             operation.operands().for_each(|x| is_needed[x as usize] = true);
@@ -81,8 +107,10 @@ pub fn emit(trace: &Trace, inputs: usize, results: &[Id], width: Width) -> Emitt
     };
     let computed = (0..operations.len() as Id).filter(is_made).map(Item::Compute);
     let checks = trace.rare.map(Item::Check);
-    let stores = results.iter().enumerate().map(|(k, &id)| Item::Store(id, inputs + k));
-    let items: Vec<Item> = computed.chain(checks).chain(stores).collect();
+    let stores = stored.iter().enumerate().map(|(k, &id)| Item::Store(id, inputs + k));
+    let adds = summed.iter().enumerate().map(|(k, &id)| Item::Add(id, k));
+    let items: Vec<Item> = computed.chain(checks).chain(stores).chain(adds).collect();
+    let sums = summed.len();
 
     let mut emitter = Emitter {
         operations,
@@ -93,13 +121,16 @@ pub fn emit(trace: &Trace, inputs: usize, results: &[Id], width: Width) -> Emitt
         uses: vec![[const { Vec::new() }; COPIES]; operations.len()],
         constants: vec![0; operations.len()],
         spilled: 0,
+        most: 0,
+        sums,
+        is_held: sums * SUM / width.bytes() <= width.registers() / 2,
+        part: 0,
         now: 0,
     };
     emitter.write_constants(&is_needed);
-    emitter.find_uses(&items);
     let entry = emitter.code.bytes.len();
     emitter.turns(&items);
-    Emitted { bytes: emitter.code.bytes, entry, spilled: emitter.spilled as usize }
+    Emitted { bytes: emitter.code.bytes, entry, spilled: emitter.most as usize }
 }
 
 impl Emitter<'_> {
@@ -127,7 +158,7 @@ impl Emitter<'_> {
             };
             match item {
                 Item::Compute(id) => operations[id as usize].operands().for_each(&mut read),
-                Item::Check(id) | Item::Store(id, _) => read(id),
+                Item::Check(id) | Item::Store(id, _) | Item::Add(id, _) => read(id),
             }
         }
     }
@@ -139,9 +170,30 @@ impl Emitter<'_> {
     /// All turns: from `rsi` to `rdx`, in bytes, or to the first in which something is rare.
     fn turns(&mut self, items: &[Item]) {
         self.code.origin();
+        self.move_lanes(Opcode::LOAD);
         self.code.compare();
         let mut exits = vec![self.code.jump(Condition::NotBelow)];
         let start = self.code.bytes.len();
+        let turn = if self.sums > 0 { SUM } else { step(self.code.width) };
+        for part in 0..turn / step(self.code.width) {
+            self.part = part;
+            self.part_of_turn(items, &mut exits);
+        }
+        self.code.advance(turn as i32);
+        self.code.compare();
+        let again = self.code.jump(Condition::Below);
+        self.code.land(again, start);
+        let end = self.code.bytes.len();
+        exits.into_iter().for_each(|exit| self.code.land(exit, end));
+        self.move_lanes(Opcode::STORE);
+        self.code.leave();
+    }
+
+    /// The items of a part of a turn. Before and after it nothing but lanes of sums is in registers.
+    fn part_of_turn(&mut self, items: &[Item], exits: &mut Vec<usize>) {
+        self.find_uses(items);
+        self.place.fill([None; COPIES]);
+        self.spilled = (self.sums * SUM) as i32;
         for moment in 0..items.len() * COPIES {
             self.now = moment;
             let copy = moment % COPIES;
@@ -157,22 +209,60 @@ impl Emitter<'_> {
                     let place = self.operand(operand, copy);
                     self.code.vector2(Opcode::STORE, value, place);
                 }
+                Item::Add(id, sum) => self.add(id, copy, sum),
             }
             self.release();
         }
-        self.code.advance(step(self.code.width) as i32);
-        self.code.compare();
-        let again = self.code.jump(Condition::Below);
-        self.code.land(again, start);
-        let end = self.code.bytes.len();
-        exits.into_iter().for_each(|exit| self.code.land(exit, end));
-        self.code.leave();
+        self.most = self.most.max(self.spilled);
+    }
+
+    /// Adds a vector to the lanes of a sum.
+    fn add(&mut self, id: Id, copy: usize, sum: usize) {
+        let name = self.name(id, copy);
+        let vector = sum * SUM / self.code.width.bytes() + self.part * COPIES + copy;
+        match self.lanes(vector) {
+            Source::Register(lanes) => {
+                let value = self.last(name, &[]);
+                self.code.vector(Opcode::ADD, lanes, lanes, value);
+            }
+            place @ Source::Memory(..) => {
+                let value = self.read(name, &[]);
+                self.code.vector(Opcode::ADD, value, value, place);
+                self.code.vector2(Opcode::STORE, value, place);
+            }
+        }
+    }
+
+    /// Where a vector of lanes of the sums is.
+    fn lanes(&self, vector: usize) -> Source {
+        match self.is_held {
+            true => Source::Register((self.code.width.registers() - 1 - vector) as Register),
+            false => Source::Memory(SPILLED, None, (vector * self.code.width.bytes()) as i32),
+        }
+    }
+
+    /// Loads or stores the lanes that have registers.
+    fn move_lanes(&mut self, opcode: Opcode) {
+        let bytes = self.code.width.bytes();
+        for vector in 0..self.sums * SUM / bytes {
+            if let Source::Register(lanes) = self.lanes(vector) {
+                let place = Source::Memory(SPILLED, None, (vector * bytes) as i32);
+                self.code.vector2(opcode, lanes, place);
+            }
+        }
+    }
+
+    /// Registers for values.
+    fn values(&self) -> std::ops::Range<usize> {
+        let lanes = self.sums * SUM / self.code.width.bytes();
+        0..self.code.width.registers() - if self.is_held { lanes } else { 0 }
     }
 
     /// A vector of an operand of the table.
     fn operand(&mut self, k: usize, copy: usize) -> Source {
         self.code.address((k * size_of::<usize>()) as i32);
-        Source::Memory(General::Rax, Some(PLACE), (copy * self.code.width.bytes()) as i32)
+        let vector = self.part * COPIES + copy;
+        Source::Memory(General::Rax, Some(PLACE), (vector * self.code.width.bytes()) as i32)
     }
 
     /// The moment at which a value is read next, from now on or after now.
@@ -188,7 +278,7 @@ impl Emitter<'_> {
 
     /// Frees the registers of values that nobody reads any more.
     fn release(&mut self) {
-        for register in 0..self.code.width.registers() {
+        for register in self.values() {
             let Some(name) = self.held[register] else { continue };
             let uses = &mut self.uses[name.0 as usize][name.1];
             while uses.pop_if(|moment| *moment <= self.now).is_some() {}
@@ -207,7 +297,7 @@ impl Emitter<'_> {
     /// A free register other than those, for a value.
     fn give(&mut self, (id, copy): Name, kept: &[Register]) -> Register {
         let is_free = |&r: &usize| self.held[r].is_none() && !kept.contains(&(r as Register));
-        let all = 0..self.code.width.registers();
+        let all = self.values();
         let register = all.clone().find(is_free).unwrap_or_else(|| {
             let farthest = all
                 .filter(|&r| !kept.contains(&(r as Register)))
@@ -420,7 +510,7 @@ impl Emitter<'_> {
 }
 
 /// The value that an operation makes for one of the vectors.
-fn name(operations: &[Operation], id: Id, copy: usize) -> Name {
+pub fn name(operations: &[Operation], id: Id, copy: usize) -> Name {
     match operations[id as usize] {
         Operation::Number(_) | Operation::Constant(_) => (id, 0),
         Operation::Input(_)

@@ -10,7 +10,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use super::Program;
+use crate::cpu::element::Number;
 use crate::cpu::jit::{self, Code, is_eligible};
+use crate::cpu::reduce::LANES;
 use crate::fork::Lazy;
 use crate::ops::element::ElementProgram;
 use crate::settings;
@@ -19,6 +21,8 @@ use crate::simd::{Isa, isa};
 /// The code of a program, made when the program has worked enough to be worth it.
 pub struct Generated {
     source: ElementProgram,
+    /// How many of its last results are summed
+    sums: usize,
     /// Elements that the program has worked on
     seen: AtomicUsize,
     code: OnceLock<Option<Code>>,
@@ -29,7 +33,7 @@ pub struct Generated {
 const WORTH: usize = 1 << 18;
 
 /// Programs that are known.
-const KNOWN: usize = 1 << 10;
+const MOST: usize = 1 << 10;
 
 /// Where code is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,23 +56,27 @@ fn policy() -> Policy {
 /// Programs are lowered anew for each plan, and for groups of waiting ops each time: what is known
 /// of one stays. Who finds the lock taken does without, so nobody waits for a thread that a child of
 /// `fork` does not have.
-static PROGRAMS: Lazy<Mutex<FxHashMap<ElementProgram, Arc<Generated>>>> = Lazy::new(Mutex::default);
+static PROGRAMS: Lazy<Mutex<Known>> = Lazy::new(Mutex::default);
+
+/// What is known of programs, by how many of their results are summed.
+type Known = FxHashMap<usize, FxHashMap<ElementProgram, Arc<Generated>>>;
 
 impl Generated {
-    /// The code that a program may come to have.
-    pub fn of(program: &ElementProgram) -> Option<Arc<Generated>> {
-        if policy() == Policy::Never || !is_eligible(program) {
+    /// The code that a program, of whose results the last `sums` are summed, may come to have.
+    pub fn of(program: &ElementProgram, sums: usize) -> Option<Arc<Generated>> {
+        if policy() == Policy::Never || !is_eligible(program, sums) {
             return None;
         }
-        let mut programs = PROGRAMS.try_lock()?;
+        let mut known = PROGRAMS.try_lock()?;
+        let programs = known.entry(sums).or_default();
         if let Some(known) = programs.get(program) {
             return Some(known.clone());
         }
-        if programs.len() >= KNOWN {
+        if programs.len() >= MOST {
             programs.clear();
         }
         let (source, seen) = (program.clone(), AtomicUsize::new(0));
-        let new = Arc::new(Generated { source, seen, code: OnceLock::new() });
+        let new = Arc::new(Generated { source, sums, seen, code: OnceLock::new() });
         programs.insert(program.clone(), new.clone());
         Some(new)
     }
@@ -85,7 +93,7 @@ impl Generated {
             }
         }
         // Who comes at the same time makes it too, and the first is kept.
-        let code = Code::of(&self.source, isa()).filter(|code| self.is_right(code));
+        let code = Code::of(&self.source, self.sums, isa()).filter(|code| self.is_right(code));
         let _ = self.code.set(code);
         self.code.get()?.as_ref()
     }
@@ -93,7 +101,7 @@ impl Generated {
     /// Whether the code gives what the interpreter does, on elements of all kinds.
     fn is_right(&self, code: &Code) -> bool {
         let Ok(program) = Program::interpreted(&self.source) else { return false };
-        let (is_same, steps) = compare(&program, code);
+        let (is_same, steps) = compare(&program, self.sums, code);
         is_same && steps > 0
     }
 }
@@ -105,12 +113,12 @@ const TRIED: usize = PIECES * PIECE;
 
 /// Whether code gives the bits of the interpreter in each step that it does not leave to it, and how
 /// many these are.
-fn compare(program: &Program, code: &Code) -> (bool, usize) {
+fn compare(program: &Program, sums: usize, code: &Code) -> (bool, usize) {
     let inputs: Vec<Vec<f32>> = (0..program.inputs.len()).map(samples).collect();
     let numbers: Vec<u64> =
         (0..program.scalars.len()).map(|k| (0.75 * k as f32 - 0.5).to_bits().into()).collect();
     let (want, _) = program.trial(&inputs, &numbers, None);
-    let (got, done) = program.trial(&inputs, &numbers, Some(code));
+    let (got, done) = program.trial(&inputs, &numbers, Some((code, sums)));
     let is_same = |x: f32, y: f32| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
     let mut elements = done.iter().flat_map(|&from| from..from + code.step());
     let is_same = elements.all(|i| want.iter().zip(&got).all(|(x, y)| is_same(x[i], y[i])));
@@ -157,7 +165,7 @@ impl Program {
             // SAFETY: as the caller's.
             return unsafe { self.interpret(places, n) };
         }
-        let addresses = self.addresses(places);
+        let addresses = self.addresses(places, 0);
         let mut moved: SmallVec<[*mut u8; 16]> = SmallVec::new();
         let (first, whole) = (self.inputs.len(), n / code.step() * code.step());
         let (mut at, mut stops) = (0, 0);
@@ -193,7 +201,7 @@ impl Program {
         &self,
         inputs: &[Vec<f32>],
         numbers: &[u64],
-        code: Option<&Code>,
+        code: Option<(&Code, usize)>,
     ) -> (Vec<Vec<f32>>, Vec<usize>) {
         let mut tiles = vec![[0.0f32; TRIED]; self.registers.len()];
         let scalars = inputs.len()..inputs.len() + numbers.len();
@@ -205,27 +213,42 @@ impl Program {
         }
         let places: Vec<*mut u8> = tiles.iter_mut().map(|tile| tile.as_mut_ptr().cast()).collect();
         let mut done = Vec::new();
+        // By sum: its lanes after each step alone, which are the elements of that step.
+        let mut summed = vec![Vec::new(); code.map_or(0, |(_, sums)| sums)];
         // SAFETY: each value has a tile of its own, of as many elements; so has what is spilled.
         unsafe {
             match code {
-                Some(code) => {
-                    let mut spilled = vec![0u64; code.spilled() / size_of::<u64>()];
-                    let (addresses, spilled) = (self.addresses(&places), spilled.as_mut_ptr());
-                    done.extend((0..TRIED).step_by(code.step()).filter(|&from| {
-                        let range = (from, from + code.step());
-                        code.run(&addresses, range, numbers, spilled.cast()) == range.1
-                    }));
+                Some((code, sums)) => {
+                    let mut spilled = vec![0.0f32; code.spilled() / size_of::<f32>()];
+                    let addresses = self.addresses(&places, sums);
+                    for from in (0..TRIED).step_by(code.step()) {
+                        spilled[..sums * LANES].fill(<f32 as Number>::NOTHING);
+                        let (range, to) = ((from, from + code.step()), spilled.as_mut_ptr());
+                        if code.run(&addresses, range, numbers, to.cast()) == range.1 {
+                            done.push(from);
+                        }
+                        for (summed, lanes) in summed.iter_mut().zip(spilled.chunks(LANES)) {
+                            summed.extend_from_slice(lanes);
+                        }
+                    }
                 }
                 None => self.interpret(&places, TRIED),
             }
         }
-        (self.outputs.iter().map(|&(x, _)| tiles[x as usize].to_vec()).collect(), done)
+        let stored = &self.outputs[..self.outputs.len() - summed.len()];
+        let stored = stored.iter().map(|&(x, _)| tiles[x as usize].to_vec());
+        (stored.chain(summed).collect(), done)
     }
 
-    /// The addresses that code takes, of those of all values: inputs, then results.
-    fn addresses(&self, places: &[*mut u8]) -> SmallVec<[*mut u8; 8]> {
-        let results = self.outputs.iter().map(|&(x, _)| places[x as usize]);
-        places[..self.inputs.len()].iter().copied().chain(results).collect()
+    /// The addresses that code takes, of those of all values: inputs, then the results that are not
+    /// summed.
+    pub(super) fn addresses(&self, places: &[*mut u8], sums: usize) -> SmallVec<[*mut u8; 8]> {
+        let mut addresses: SmallVec<[*mut u8; 8]> =
+            SmallVec::from_slice(&places[..self.inputs.len()]);
+        for &(x, _) in &self.outputs[..self.outputs.len() - sums] {
+            addresses.push(places[x as usize]);
+        }
+        addresses
     }
 }
 
@@ -256,15 +279,18 @@ mod tests {
 
     /// Tries the code of each level that the processor has; whether there is any that works.
     fn check(program: &ElementProgram) -> bool {
-        assert!(is_eligible(program), "{}", program.names());
-        let levels = [Isa::V3, Isa::V4].into_iter().filter(|&level| level <= isa());
-        let works = levels.filter_map(|level| Code::of(program, level)).map(|code| {
-            let lowered = Program::lower(program).unwrap();
-            let (is_same, steps) = compare(&lowered, &code);
-            assert!(is_same, "{}", program.names());
-            steps > 0
-        });
-        works.fold(false, |any, works| any | works)
+        let mut any = false;
+        for sums in 0..=program.results().len() {
+            assert!(is_eligible(program, sums), "{}", program.names());
+            let levels = [Isa::V3, Isa::V4].into_iter().filter(|&level| level <= isa());
+            for code in levels.filter_map(|level| Code::of(program, sums, level)) {
+                let lowered = Program::lower(program).unwrap();
+                let (is_same, steps) = compare(&lowered, sums, &code);
+                assert!(is_same, "{} with {sums} sums", program.names());
+                any |= steps > 0;
+            }
+        }
+        any
     }
 
     #[test]

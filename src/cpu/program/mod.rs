@@ -11,6 +11,7 @@ mod map;
 mod number;
 mod part;
 mod planes;
+mod summing;
 #[cfg(test)]
 mod tests;
 mod unplaced;
@@ -44,6 +45,7 @@ pub use number::register_bits;
 pub(in crate::cpu) use number::splat;
 pub use part::{Matrix, run_part};
 use planes::Planes;
+pub use summing::{Given, Summing};
 pub use unplaced::Unplaced;
 
 /// The work, in elements times instructions, from which a second thread pays off.
@@ -116,7 +118,7 @@ impl Program {
     pub fn lower(program: &ElementProgram) -> Result<Program> {
         #[cfg(test)]
         LOWERED.set(LOWERED.get() + 1);
-        let (chain, generated) = (Chain::of(program), Generated::of(program));
+        let (chain, generated) = (Chain::of(program), Generated::of(program, 0));
         Ok(Program { chain, generated, ..Program::interpreted(program)? })
     }
 

@@ -27,7 +27,8 @@ use std::any::TypeId;
 use std::mem::MaybeUninit;
 
 pub use arg::{arg_reduce_into, arg_scratch};
-pub(crate) use combine::{Combine, Max, Min, Prod, Sum};
+pub(crate) use combine::{Combine, Max, Min, Pairwise, Prod, Sum};
+pub use kernels::{BLOCK, LANES, add_to_lanes, sum_of_lanes};
 pub use parts::{Chunk, Partial, group, lines_together, partial, sum_of_lines};
 
 use crate::array::Array;
@@ -76,6 +77,16 @@ macro_rules! with_fold {
             }
         }
     }};
+}
+
+/// Whether the elements of a shape are summed in rows along some axes: each block of [`BLOCK`] of them
+/// in [`LANES`], and the blocks pairwise.
+pub fn is_in_rows(shape: &Shape, axes: &[usize]) -> bool {
+    let sizes = shape.sizes();
+    let last = (0..sizes.len()).rev().find(|&axis| sizes[axis] != 1);
+    let n: usize = axes.iter().map(|&axis| sizes[axis]).product();
+    let count: usize = sizes.iter().product();
+    last.is_some_and(|axis| axes.contains(&axis)) && n > FEW && count > 0
 }
 
 /// Reduces `x` along `axes` (sorted, distinct), which disappear. The result has the dtype of `x`; a

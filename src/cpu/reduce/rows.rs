@@ -1,5 +1,6 @@
 //! Reduction of rows: several elements of one output at once, in lanes.
 
+use std::any::{Any, TypeId};
 use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
@@ -8,8 +9,10 @@ use crate::cpu::element::{Element, Number, Shared};
 use crate::cpu::moves::{Place, move_block};
 use crate::threads::{self, Pace};
 
-use super::combine::{Combine, Pairwise, Tree};
-use super::kernels::{BLOCK, LANES, narrow, reduce_columns, reduce_rows};
+use super::combine::{Combine, Pairwise, Sum, Tree};
+use super::kernels::{
+    BLOCK, LANES, add_to_lanes, narrow, reduce_columns, reduce_rows, sum_of_lanes,
+};
 use super::{CHUNK, ReducePlan, SERIAL, split};
 
 /// Blocks of a long row that one thread reduces at a time: a power of two, so they make a subtree.
@@ -29,6 +32,8 @@ const TOGETHER: usize = 128;
 const GATHERED: usize = 4;
 /// With fewer contiguous rows, that does not pay off.
 const TOO_FEW: usize = 16;
+/// Contiguous elements that are summed where they lie, if they are whole lines of lanes.
+const PIECE: usize = 4 * LANES;
 
 /// Reduces each row of the plan to one element of `out`.
 pub fn run<T: Element, F: Combine<T::Number>>(plan: &ReducePlan, x: *const T, out: *mut T) {
@@ -127,6 +132,10 @@ unsafe fn scattered<T: Element, F: Combine<T::Number>>(
     start: usize,
     n: usize,
 ) -> T::Number {
+    // SAFETY: as the caller's.
+    if let Some(sum) = unsafe { in_pieces::<T, F>(plan, x, start, n) } {
+        return sum;
+    }
     let stride = plan.reduced.inner().1;
     let mut gathered = [const { MaybeUninit::<T>::uninit() }; GATHERED * BLOCK];
     let gathered = gathered.as_mut_ptr().cast::<T>();
@@ -186,6 +195,47 @@ unsafe fn scattered<T: Element, F: Combine<T::Number>>(
     });
     reduce(gathered, held);
     tree.finish::<F>()
+}
+
+/// The sum of a row whose contiguous pieces are whole lines of lanes, so that they need not be
+/// gathered; `None` for other rows, and for what is no sum of float32.
+unsafe fn in_pieces<T: Element, F: Combine<T::Number>>(
+    plan: &ReducePlan,
+    x: *const T,
+    start: usize,
+    n: usize,
+) -> Option<T::Number> {
+    let (size, stride) = plan.reduced.inner();
+    let is_sum = TypeId::of::<(T, F)>() == TypeId::of::<(f32, Sum)>();
+    if !is_sum || stride != 1 || size < PIECE || !size.is_multiple_of(LANES) {
+        return None;
+    }
+    let (mut tree, mut left, mut pace) = (Pairwise::new(), BLOCK, Pace::default());
+    let mut lanes = [f32::NOTHING; LANES];
+    let lanes = lanes.as_mut_ptr();
+    plan.reduced.runs(start, n, |offset, run| {
+        pace.work(run);
+        let (mut x, mut rest) = (x.wrapping_offset(offset).cast::<f32>(), run);
+        while rest > 0 {
+            let some = rest.min(left);
+            // SAFETY: so many elements can be read by the caller's word. A block starts with whole
+            // lines, so each piece of it adds to the lanes from the first on.
+            unsafe {
+                add_to_lanes::<f32>(x, some, lanes);
+                (x, rest, left) = (x.add(some), rest - some, left - some);
+                if left == 0 {
+                    tree.push::<Sum>(sum_of_lanes::<f32>(lanes));
+                    left = BLOCK;
+                }
+            }
+        }
+    });
+    if left < BLOCK {
+        // SAFETY: the lanes are there.
+        tree.push::<Sum>(unsafe { sum_of_lanes::<f32>(lanes) });
+    }
+    let sum: &dyn Any = &tree.finish::<Sum>();
+    sum.downcast_ref().copied()
 }
 
 /// Reduces `count` rows that are contiguous side by side: one lane after the other, each for all

@@ -31,6 +31,8 @@ const CASES: &[(&[usize], &[usize])] = &[
     // columns of which few lie in a line.
     (&[90, 2, 49], &[0, 2]),
     (&[3, 2, 1500], &[0, 2]),
+    (&[5, 2, 320], &[0, 2]),
+    (&[3, 2, 1088], &[0, 2]),
     (&[7, 3, 5], &[0]),
     (&[30, 3, 9], &[2]),
     // What is left over after lines of lanes, where elements lie behind it and where none do.

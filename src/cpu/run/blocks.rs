@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 
+use super::fused_sums::FusedSums;
 use super::rows::BlockRows;
 use super::{Lowered, Run, ScratchRange};
 use crate::array::Array;
@@ -32,6 +33,8 @@ struct Work<'a> {
     apart: SmallVec<[bool; 4]>,
     /// All steps of a block as one program, where they compute rows
     rows: Option<Arc<BlockRows>>,
+    /// How a full block and the last sum groups as they are made, where they do
+    sums: [Option<Arc<FusedSums>>; 2],
 }
 
 /// Computes the results, in arrays in C order that nobody else reads or writes: first the results
@@ -50,8 +53,13 @@ pub(super) fn run(
     };
     let (results, reduced) = results.split_at(results.len() - fusion.carried.len());
     let apart = results.iter().map(|y| args.iter().all(|x| !overlap(x, y))).collect();
-    let mut work = Work { lowered, fusion, args, numbers, results, workspace, apart, rows: None };
+    let (rows, sums) = (None, [None, None]);
+    let mut work = Work { lowered, fusion, args, numbers, results, workspace, apart, rows, sums };
     work.rows = work.row_program();
+    if work.rows.is_none() {
+        let last = fusion.last.as_ref();
+        work.sums = [Some(&fusion.full), last].map(|plan| lowered.fused_sums(plan?));
+    }
     let carried: SmallVec<[_; 1]> = (fusion.carried.iter())
         .filter_map(|reduction| {
             partial(reduction.kind, reduction.dtype, reduction.lines, reduction.width)
@@ -148,9 +156,9 @@ impl Work<'_> {
     fn block(&self, b: usize, lane: usize) -> Result<SmallVec<[Array; 2]>> {
         let fusion = self.fusion;
         let (start, size) = fusion.schedule.grid.block(b);
-        let plan = match &fusion.last {
-            Some(last) if !fusion.schedule.grid.is_full(&size) => last,
-            _ => &fusion.full,
+        let (plan, sums) = match &fusion.last {
+            Some(last) if !fusion.schedule.grid.is_full(&size) => (last, &self.sums[1]),
+            _ => (&fusion.full, &self.sums[0]),
         };
         let parts = self.parts(&start, &size);
         let mut inputs: SmallVec<[&Array; 8]> = SmallVec::new();
@@ -188,6 +196,7 @@ impl Work<'_> {
             return Ok(made);
         }
         let mut run = Run::part(self.lowered, plan, &inputs, self.numbers);
+        run.fuse(sums.as_deref());
         if let Some((workspace, at)) = self.workspace.zip(at) {
             let scratch = ScratchRange { from: at + fusion.scratch, bytes: fusion.products };
             run.lend(workspace.buffer(), at, scratch);

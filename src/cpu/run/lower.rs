@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::fused_sums::FusedSums;
 use super::prepared::Prepared;
 use super::rows::{self, BlockRows};
 use crate::array::Array;
@@ -30,6 +31,9 @@ struct KnownRows {
     made: Option<Arc<BlockRows>>,
 }
 
+/// The plan of a block, and how it sums groups as they are made, if it does.
+type KnownSums = (Weak<Plan>, Option<Arc<FusedSums>>);
+
 /// A template with its register programs.
 pub struct Lowered {
     template: Arc<Template>,
@@ -40,6 +44,8 @@ pub struct Lowered {
     prepared: Mutex<Vec<Known>>,
     /// The row programs of plans of blocks, latest last
     rows: Mutex<Vec<KnownRows>>,
+    /// The fused sums of plans of blocks, latest last
+    sums: Mutex<Vec<KnownSums>>,
     /// Constants of the template that products read, packed once
     packed: Vec<(u32, cpu::Packed)>,
 }
@@ -55,6 +61,7 @@ impl Lowered {
             template: template.clone(),
             prepared: Mutex::default(),
             rows: Mutex::default(),
+            sums: Mutex::default(),
             packed: Vec::new(),
         })
     }
@@ -150,6 +157,21 @@ impl Lowered {
         }
         let made = make();
         all.push(KnownRows { plan: Arc::downgrade(plan), strides, made: made.clone() });
+        made
+    }
+
+    /// How the plan of a block sums groups as they are made, if it does.
+    pub(super) fn fused_sums(&self, plan: &Arc<Plan>) -> Option<Arc<FusedSums>> {
+        let mut all = self.sums.lock();
+        if let Some((_, known)) = all.iter().rev().find(|(p, _)| p.as_ptr() == Arc::as_ptr(plan)) {
+            return known.clone();
+        }
+        all.retain(|(plan, _)| plan.strong_count() > 0);
+        if all.len() >= PREPARED {
+            all.remove(0);
+        }
+        let made = FusedSums::of(plan).map(Arc::new);
+        all.push((Arc::downgrade(plan), made.clone()));
         made
     }
 

@@ -5,11 +5,13 @@
 //! an error every donated array is unchanged.
 //!
 //! Here are the executable, a run's memory and the order in which steps run; `step` is one step,
-//! `prepared` what is known of small steps before they run, `blocks` a block fusion, `control_flow` a
-//! node with bodies, `lower` what a template becomes.
+//! `prepared` what is known of small steps before they run, `blocks` a block fusion, `rows` and
+//! `fused_sums` what its steps become, `control_flow` a node with bodies, `lower` what a template
+//! becomes.
 
 mod blocks;
 mod control_flow;
+mod fused_sums;
 mod lower;
 mod prepared;
 mod rows;
@@ -33,6 +35,7 @@ use crate::passes::cost::{self, Cost};
 use crate::schedule::{Operand, Plan, Source, Step, Template, Work};
 use crate::threads;
 use crate::watch::{self, Event};
+use fused_sums::FusedSums;
 pub use lower::Lowered;
 use prepared::Prepared;
 
@@ -145,6 +148,10 @@ struct Run<'a> {
     is_part: bool,
     /// The prepared steps, where they fit the inputs
     prepared: Option<&'a Prepared>,
+    /// What is done in place of the steps of a block, where groups are summed as they are made, and
+    /// the sums of each walk
+    fused: Option<&'a FusedSums>,
+    sums: SmallVec<[SmallVec<[f32; 2]>; 2]>,
 }
 
 /// A range of a buffer, in bytes.
@@ -173,6 +180,8 @@ impl<'a> Run<'a> {
             elsewhere: SmallVec::new(),
             is_part: false,
             prepared: None,
+            fused: None,
+            sums: SmallVec::new(),
         };
         inputs.iter().for_each(|x| x.look());
         run.slots.resize_with(plan.slots().len(), || None);
@@ -190,6 +199,12 @@ impl<'a> Run<'a> {
         let mut run = Run::new(lowered, plan, inputs, numbers);
         run.is_part = true;
         run
+    }
+
+    /// Sums groups of a block as they are made.
+    fn fuse(&mut self, fused: Option<&'a FusedSums>) {
+        self.fused = fused;
+        self.sums.resize(fused.map_or(0, FusedSums::walks), SmallVec::new());
     }
 
     /// Uses prepared steps, if the inputs lie as these suppose and no step is timed.
@@ -269,7 +284,12 @@ impl<'a> Run<'a> {
         if self.is_part {
             // The enclosing step times, interrupts and locates its parts: a worker thread must not
             // wait for Python, which the caller may hold.
-            return steps.into_iter().try_for_each(|i| self.step(i, &plan.steps()[i]));
+            return match self.fused {
+                Some(fused) => {
+                    steps.into_iter().try_for_each(|i| self.fused_step(fused, i, &plan.steps()[i]))
+                }
+                None => steps.into_iter().try_for_each(|i| self.step(i, &plan.steps()[i])),
+            };
         }
         let at = Cell::new(None);
         let done = match may && plan.is_light(SHORT) {

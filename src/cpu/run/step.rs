@@ -25,7 +25,7 @@ impl Run<'_> {
         }
     }
 
-    fn number(&self, number: Number) -> Scalar {
+    pub(super) fn number(&self, number: Number) -> Scalar {
         match number {
             Number::Constant(value) => value,
             Number::Input(i) => self.numbers[i as usize],
