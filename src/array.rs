@@ -5,7 +5,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::memory::Buffer;
-use crate::shape::Shape;
+use crate::shape::{Dim, Shape};
 
 pub use crate::memory::{Busy, Data, Where};
 
@@ -107,6 +107,20 @@ impl Array {
         unsafe { self.buffer().ptr_mut() }.wrapping_add(self.layout.offset() * self.dtype.size())
     }
 
+    /// Whether it lies in C order and has a short shape, as nearly all do.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        self.is_contiguous() && self.shape().is_short()
+    }
+
+    /// A clone of a plain array, for where moving it would count: see [`Shape::short_clone`].
+    #[inline(always)]
+    pub fn plain_clone(&self) -> Array {
+        let shape = self.shape().short_clone();
+        let layout = Layout::contiguous_at(shape, self.layout.offset());
+        Array { dtype: self.dtype, layout, data: self.data.clone() }
+    }
+
     /// The same elements under another layout, which stays inside the buffer: anything else is a
     /// defect of the caller, and panics rather than reads what lies beside.
     #[inline]
@@ -114,6 +128,54 @@ impl Array {
         let end = layout.end().and_then(|end| end.checked_mul(self.dtype.size()));
         let inside = end.is_some_and(|end| end <= self.buffer().bytes());
         assert!(inside, "a view reaches outside its buffer");
+        Array { dtype: self.dtype, layout, data: self.data.clone() }
+    }
+}
+
+/// A new array in C order that has the short shape of another, in parts. Results of small calls go to
+/// where they stay so: moving an array a few times takes as long as computing few elements.
+pub struct Fresh<'a> {
+    /// The element type.
+    pub dtype: DType,
+    /// The shape.
+    pub shape: &'a Shape,
+    /// The elements.
+    pub data: Data,
+}
+
+impl Fresh<'_> {
+    /// The array.
+    #[inline(always)]
+    pub fn array(self) -> Array {
+        Array::new(self.dtype, self.shape.short_clone(), self.data)
+    }
+}
+
+/// Parts of an array along its first axis, which it has. In place wherever they are made, so that
+/// they are written where they stay.
+impl Array {
+    /// `count` rows of an array in C order, from `start` on.
+    #[inline(always)]
+    pub fn rows(&self, start: usize, count: usize) -> Array {
+        let mut shape = self.shape().clone();
+        let size = std::mem::replace(&mut shape.dims_mut()[0], Dim::new(count)).value();
+        assert!(start <= size && count <= size - start, "rows beyond the last one");
+        self.from_row(start, shape)
+    }
+
+    /// One row of an array in C order, without the axis.
+    #[inline(always)]
+    pub fn row(&self, i: usize) -> Array {
+        let mut shape = self.shape().clone();
+        assert!(i < shape.dims_mut().remove(0).value(), "a row beyond the last one");
+        self.from_row(i, shape)
+    }
+
+    #[inline(always)]
+    fn from_row(&self, start: usize, shape: Shape) -> Array {
+        assert!(self.is_contiguous(), "rows of an array in C order");
+        let row = self.shape().dims()[1..].iter().fold(1, |n, d| n * d.value());
+        let layout = Layout::contiguous_at(shape, self.layout.offset() + start * row);
         Array { dtype: self.dtype, layout, data: self.data.clone() }
     }
 }

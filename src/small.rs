@@ -12,3 +12,16 @@ pub fn small<A: Array>(items: impl Iterator<Item = A::Item>) -> SmallVec<A> {
     }
     list
 }
+
+/// Appends what `make` gives, which is written where it stays. Of what [`SmallVec::push`] is given
+/// the room may be elsewhere until it is there, and moving large items costs more than making them.
+#[inline(always)]
+pub fn push_with<A: Array>(list: &mut SmallVec<A>, make: impl FnOnce() -> A::Item) {
+    list.reserve(1);
+    let length = list.len();
+    // SAFETY: there is room for one more, and nobody looks at it until it is written.
+    unsafe {
+        list.as_mut_ptr().add(length).write(make());
+        list.set_len(length + 1);
+    }
+}

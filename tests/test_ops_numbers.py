@@ -5,6 +5,8 @@ float64 tensor without axes in its place. The two may round differently, but by 
 place of float64.
 """
 
+import operator
+
 import numpy as np
 import pytest
 from test_ops_values import samples
@@ -12,7 +14,7 @@ from test_ops_values import samples
 import wengert as wg
 
 from modes import bits
-from support import TABLE, Operands, domain_of, function, label
+from support import DTYPES, TABLE, Operands, domain_of, function, label
 
 # No float32 is nearer to it than 1e-9.
 NUMBER = 0.7234567891234567
@@ -148,3 +150,52 @@ def test_a_known_exponent_changes_no_bits(dtype, exponent):
         assert bits(got) == bits(want)
     if exponent == 3 and dtype == "float32":
         assert bits(want) == bits(x * x * x)
+
+
+OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift",
+             "rshift", "lt", "le", "eq", "ne", "gt", "ge", "iadd", "imul", "neg", "abs", "invert"]
+
+
+def outcome(op, *args):
+    try:
+        y = getattr(operator, op)(*args)
+    except Exception as error:
+        return type(error), str(error)
+    return (y.dtype, y.shape, bits(y)) if isinstance(y, wg.Tensor) else y
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_operators_on_few_elements(op):
+    """They take a short way, but not where a profile watches: results and refusals are the same."""
+    for dtype in DTYPES:
+        # Made anew for each way, since some operators write.
+        for short, long in zip(operands_of(op, dtype), operands_of(op, dtype), strict=True):
+            want = outcome(op, *short)
+            with wg.profile():
+                assert outcome(op, *long) == want, (dtype, short)
+
+
+def operands_of(op, dtype):
+    x = wg.asarray([0, 1, 1, 0, 1], dtype="uint8").astype(getattr(wg, dtype))
+    others = [x + x, x[1:2], x[::-1], x[None], wg.ones(5), wg.arange(5), wg.zeros(()), True, 2, -3, 300,
+              2**40, 2**70, 2.5, float("nan"), 1j, None, "x"]
+    if op in ("neg", "abs", "invert"):
+        return [(x,)]
+    if op in ("iadd", "imul"):
+        return [(x + 0, y) for y in others]
+    return [(x, y) for y in others] + [(y, x) for y in others]
+
+
+def test_few_elements_count_towards_the_limit():
+    """The short way allocates as all others do."""
+    x = wg.ones(16)
+    before = wg.memory_stats()["live_bytes"]
+    y = x + 1
+    assert wg.memory_stats()["live_bytes"] == before + 64
+    wg.set_memory_limit(before + 64)
+    try:
+        with pytest.raises(MemoryError):
+            x * y
+    finally:
+        wg.set_memory_limit(None)
+    assert (x * y).tolist() == [2.0] * 16

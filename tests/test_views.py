@@ -173,3 +173,40 @@ def test_a_small_product_is_the_product():
         wg.ones((2, 2), dtype=wg.bool) @ wg.ones((2, 2), dtype=wg.bool)
     with wg.autocast(wg.bfloat16):
         assert (wg.ones((2, 2)) @ wg.ones((2, 2))).dtype == wg.bfloat16
+
+
+BOUNDS = [None, 0, 1, 2, 3, 5, 2**62, 2**63 - 1, -1, -3, -6, -(2**63)]
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (0, 2), (3, 0), (2, 1, 3)], ids=str)
+def test_rows_by_plain_keys(shape):
+    """They take a short way: values, memory and refusals are those of NumPy, and of the long way."""
+    a = np.arange(int(np.prod(shape)), dtype="f").reshape(shape)
+    keys = [slice(i, j) for i in BOUNDS for j in BOUNDS] + [i for i in BOUNDS if i is not None]
+    for x, b in [(wg.tensor(a), a), (wg.tensor(a)[1:], a[1:]), (wg.tensor(a).T, a.T)]:
+        for key in keys:
+            try:
+                want = b[key]
+            except IndexError:
+                with pytest.raises(IndexError):
+                    x[key]
+                continue
+            y = x[key]
+            assert y.shape == want.shape
+            assert y.tolist() == want.tolist()
+        assert [y.tolist() for y in x] == b.tolist()
+        assert x[-(2**70) : 2**70].tolist() == b.tolist()
+        with pytest.raises(IndexError):
+            x[2**70]
+    x = wg.tensor(np.arange(6, dtype="f").reshape(3, 2))
+    y = x[1:]
+    y[0] = -1.0
+    assert x[1].tolist() == [2.0, 3.0] and y.tolist() == [[-1.0, -1.0], [4.0, 5.0]]
+
+
+def test_rows_of_what_requires_a_gradient():
+    x = wg.tensor(np.ones((3, 2), "f"), requires_grad=True)
+    (x[1:].sum() + 2 * x[0].sum()).backward()
+    assert x.grad.tolist() == [[2, 2], [1, 1], [1, 1]]
+    with wg.no_grad():
+        assert not x[1:].requires_grad and not x[0].requires_grad

@@ -6,9 +6,9 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{
-    calls, contract, conv, copy, create, gemm, indexing, program, reduce, scan, sort, window,
+    Few, calls, contract, conv, copy, create, gemm, indexing, program, reduce, scan, sort, window,
 };
-use crate::array::Array;
+use crate::array::{Array, Fresh};
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
 use crate::layout::Layout;
@@ -250,6 +250,9 @@ unsafe fn copy_base(x: &Array, out: &Array) {
 
 /// One elementwise op on promoted operands, into a fresh array.
 pub fn map(def: &Elementwise, args: &[Operand<'_>]) -> Result<Array> {
+    if let Some(few) = Few::of(def, args) {
+        return few.compute().map(Fresh::array);
+    }
     let ty = map_type(def, args)?;
     let out = Array::uninit(ty.dtype, ty.shape)?;
     // SAFETY: the array is fresh and of the result's type.
@@ -341,6 +344,13 @@ pub unsafe fn map_into(def: &Elementwise, args: &[Operand<'_>], out: &Array) -> 
     if let Some((def, args)) = cheaper(def, args) {
         // SAFETY: as the caller's.
         return unsafe { map_into(def, &args, out) };
+    }
+    if out.is_contiguous()
+        && let Some(few) = Few::of(def, args)
+    {
+        // SAFETY: arrays of one shape give a result of that shape; else as the caller's.
+        unsafe { few.compute_into(out.ptr_mut()) };
+        return Ok(());
     }
     let dtype = computes_in(def, args, out.dtype);
     let Some(kernel) = def.kernel(dtype.compute()) else {

@@ -28,7 +28,7 @@ use crate::target::Target;
 pub use crate::array::Operand;
 pub use crate::cpu::copy::{cast_into, concat, contiguous, copy_into, memory_bits};
 pub use crate::cpu::{
-    add_into_slice, cast, cheaper, computes_in, depth, fill_i64, map_type, nonzero, run_group,
+    Few, add_into_slice, cast, cheaper, computes_in, depth, fill_i64, map_type, nonzero, run_group,
     scatter, threefry, write_at, write_slice,
 };
 pub use crate::device::{self, Description, Device};

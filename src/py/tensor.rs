@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 
 use super::errors::{OrRaise, to_python};
 use super::unwind::{contained, guard};
-use crate::array::{Array, Busy, Data, Where};
+use crate::array::{Array, Busy, Data, Fresh, Where};
 use crate::engine::tape::{History, Shared, Value};
 use crate::engine::trace;
 use crate::engine::{executors, pending};
@@ -114,9 +114,16 @@ impl TensorObject {
     /// No Python code runs and the handle is not written while the reference lives.
     #[inline]
     pub unsafe fn own(&self) -> Option<&Value> {
-        if trace::active() {
-            return None;
-        }
+        // SAFETY: as the caller's.
+        if trace::active() { None } else { unsafe { self.own_at_hand() } }
+    }
+
+    /// The same, where the caller has seen that no trace is open.
+    ///
+    /// # Safety
+    /// As for [`own`](TensorObject::own).
+    #[inline(always)]
+    pub unsafe fn own_at_hand(&self) -> Option<&Value> {
         // SAFETY: as the caller's.
         match unsafe { &*self.slot.get() } {
             Slot::Own(value) if value.array.is_on_host() => Some(value),
@@ -316,10 +323,17 @@ const FREE_LIMIT: usize = 256;
 /// A new `Tensor` for a value: an owned reference, null with an exception set if memory ran out.
 #[inline]
 pub fn new_object(value: Value) -> *mut ffi::PyObject {
-    make(Slot::Own(value))
+    make_with(|| Slot::Own(value))
 }
 
-fn make(slot: Slot) -> *mut ffi::PyObject {
+/// The same for a value in parts, which is written where it stays.
+#[inline(always)]
+pub fn new_fresh(array: Fresh<'_>, history: History) -> *mut ffi::PyObject {
+    make_with(|| Slot::Own(Value { array: array.array(), history }))
+}
+
+#[inline(always)]
+fn make_with(slot: impl FnOnce() -> Slot) -> *mut ffi::PyObject {
     // SAFETY: an object from the free list has our layout and no other owner; `PyObject_Init`
     // makes it live again. A fresh one comes from the type's allocator, zeroed.
     unsafe {
@@ -338,13 +352,14 @@ fn make(slot: Slot) -> *mut ffi::PyObject {
         if object.is_null() {
             return null_mut();
         }
-        fill(object, slot);
+        fill(object, slot());
         object.cast()
     }
 }
 
 /// # Safety
 /// `object` is a live tensor object without a slot.
+#[inline(always)]
 unsafe fn fill(object: *mut TensorObject, slot: Slot) {
     // SAFETY: as the caller's.
     unsafe {
@@ -361,10 +376,11 @@ pub fn wrap(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
 
 /// A new handle on a shared cell.
 pub fn wrap_shared(py: Python<'_>, cell: Shared) -> PyResult<Py<PyAny>> {
-    owned(py, make(Slot::Shared(cell)))
+    owned(py, make_with(|| Slot::Shared(cell)))
 }
 
 /// A tensor that came from indexing.
+#[inline]
 pub fn new_view(value: Value) -> *mut ffi::PyObject {
     let object = new_object(value);
     if !object.is_null() {

@@ -58,6 +58,22 @@ impl Clone for Shape {
 }
 
 impl Shape {
+    /// Whether its sizes need no memory of their own.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        !self.0.spilled()
+    }
+
+    /// A copy of a short shape, which is its bytes. A [`clone`](Shape::clone) has two ways, so its
+    /// result lies in a place of its own before it is moved to where it stays, in other pieces than
+    /// it was written in: the processor waits for the memory then, longer than for all the rest.
+    #[inline(always)]
+    pub fn short_clone(&self) -> Shape {
+        assert!(self.is_short(), "a short shape");
+        // SAFETY: as for `clone`.
+        Shape(unsafe { std::ptr::read(&raw const self.0) })
+    }
+
     /// The shape of a scalar.
     pub fn scalar() -> Shape {
         Shape(SmallVec::new_const())

@@ -31,10 +31,6 @@ pub enum MapOperand<'a> {
 /// As for [`run`].
 pub unsafe fn map(op: &Elementwise, kernel: TileKernel, args: &[MapOperand], out: &Array) {
     let n = out.count();
-    // SAFETY: as the caller's.
-    if n <= SMALL && unsafe { map_small(kernel, args, out, n) } {
-        return;
-    }
     let is_flat =
         |x: &Array| x.is_contiguous() && (x.count() == n || x.count() == 1) && !is_narrow(x.dtype);
     let all_flat = args.iter().all(|arg| match arg {
@@ -73,41 +69,11 @@ pub unsafe fn map(op: &Elementwise, kernel: TileKernel, args: &[MapOperand], out
     split(n, n, TILE, |range| flat.range(range));
 }
 
-/// The most elements of the shortest path, in which scalars are repeated on the stack.
+/// The most elements for which scalars are repeated on the stack.
 const SMALL: usize = 64;
 
 #[repr(C, align(64))]
 struct Spread([[u64; SMALL]; 3]);
-
-/// The shortest path: few elements, where every array has all of them, in C order and register
-/// form. Returns false, and has done nothing, where that is not so.
-///
-/// # Safety
-/// As for [`run`]; `out` has `n` elements, at most [`SMALL`].
-#[inline]
-unsafe fn map_small(kernel: TileKernel, args: &[MapOperand], out: &Array, n: usize) -> bool {
-    let fits = |x: &Array| x.is_contiguous() && x.count() == n && !is_narrow(x.dtype);
-    let mut memory = MaybeUninit::<Spread>::uninit();
-    let mut pointers = [std::ptr::null(); 3];
-    for (k, arg) in args.iter().enumerate() {
-        pointers[k] = match *arg {
-            MapOperand::Array(x) if fits(x) => x.ptr(),
-            MapOperand::Array(_) => return false,
-            MapOperand::Scalar(x, dtype) => {
-                let place = memory.as_mut_ptr().cast::<u64>().wrapping_add(k * SMALL).cast::<u8>();
-                // SAFETY: a row of the memory holds `SMALL` elements of eight bytes.
-                unsafe { splat(place, register_bits(x, dtype), dtype.compute().width(), n) };
-                place.cast_const()
-            }
-        };
-    }
-    if !fits(out) {
-        return false;
-    }
-    // SAFETY: as the caller's.
-    unsafe { kernel(out.ptr_mut(), &pointers, n) };
-    true
-}
 
 /// Runs a kernel of one argument directly on memory, without converting elements.
 ///

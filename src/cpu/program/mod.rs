@@ -464,7 +464,7 @@ impl Program {
 
 /// Whether memory form and register form differ.
 #[inline]
-fn is_narrow(dtype: DType) -> bool {
+pub(in crate::cpu) fn is_narrow(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::I16 | DType::U8 | DType::U16 | DType::F16 | DType::BF16)
 }
 

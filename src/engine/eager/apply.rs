@@ -1,10 +1,12 @@
 //! One eager op: computed on the device of its operands, recorded on the tape.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::{Computed, Eager, Traced};
-use crate::array::Array;
-use crate::dtype::{Numeric, Scalar};
+use crate::array::{Array, Fresh};
+use crate::dtype::{DType, Numeric, Scalar};
 use crate::engine::executors::{self, Device, device};
 use crate::engine::observe;
 use crate::engine::pending;
@@ -21,6 +23,9 @@ use crate::watch;
 
 /// Computes an op whose operands are promoted already.
 pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
+    if let Op::Map(def) = op {
+        return apply_map(def, args, record);
+    }
     if record
         && let Op::Call(call) = &op
         && let Some(mut values) = recorded(call, args)?
@@ -29,6 +34,13 @@ pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
     }
     let array = compute(&op, args)?;
     if record { tape::record(op, args, array) } else { Ok(Value::plain(array)) }
+}
+
+/// The same for an elementwise op.
+#[inline]
+fn apply_map(def: &'static Elementwise, args: &[Operand<'_>], record: bool) -> Result<Value> {
+    let array = compute_map(def, args)?;
+    Ok(if record { tape::record_map(def, args, array) } else { Value::plain(array) })
 }
 
 /// A call of a composite on values in host memory, recorded as one step. `None` of another.
@@ -124,9 +136,6 @@ fn kernel(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Array> {
 }
 
 fn compute(op: &Op, args: &[Operand<'_>]) -> Result<Array> {
-    if let Op::Map(def) = op {
-        return compute_map(def, args);
-    }
     let at_hand = trace::at_hand(args);
     if !at_hand && trace::wants(args) {
         return Ok(emitted(op, args)?.swap_remove(0));
@@ -168,14 +177,52 @@ pub fn small_product(a: &Value, b: &Value) -> Result<Option<Value>> {
     apply(op, &[Operand::Value(a), Operand::Value(b)], tape::recording()).map(Some)
 }
 
+/// An elementwise op on few elements in host memory, of one dtype and shape, and numbers that it
+/// holds; the caller has seen that no trace is open. `None`, with nothing done, of others, and
+/// where somebody watches.
+#[inline(always)]
+pub fn map_few<'a, const N: usize>(
+    def: &'static Elementwise,
+    args: &[Operand<'a>; N],
+) -> Result<Option<(Fresh<'a>, Option<Arc<tape::Entry>>)>> {
+    debug_assert!(trace::at_hand(args), "operands in host memory, outside all traces");
+    if watch::on() {
+        return Ok(None);
+    }
+    let mut operands = [executors::Operand::Scalar(Scalar::Bool(false)); N];
+    for (place, arg) in operands.iter_mut().zip(args) {
+        match *arg {
+            Operand::Value(v) => *place = executors::Operand::Array(&v.array),
+            Operand::Scalar(Numeric::Known(number)) => *place = executors::Operand::Scalar(number),
+            Operand::Scalar(Numeric::Told(_)) => return Ok(None),
+        }
+    }
+    let Some(few) = executors::Few::of(def, &operands) else { return Ok(None) };
+    let fits = |(i, arg): (usize, &Operand<'_>)| match *arg {
+        Operand::Value(_) => true,
+        Operand::Scalar(number) => holds(def, number, i, few.dtype()),
+    };
+    if !args.iter().enumerate().all(fits) || few.bytes() >= pending::least() {
+        return Ok(None);
+    }
+    let result = few.compute()?;
+    let entry = match tape::recording() {
+        true => tape::entry_of_map(def, args, result.dtype, |list, data| result.keep(list, data)),
+        false => None,
+    };
+    Ok(Some((result, entry)))
+}
+
+/// Whether a number as operand `i` needs no promotion beside tensors of a dtype.
+#[inline]
+fn holds(def: &Elementwise, number: Numeric, i: usize, dtype: DType) -> bool {
+    number.class() <= dtype.class() && def.fits(number, i, dtype)
+}
+
 /// An elementwise op on operands of any dtypes.
 pub fn map(def: &'static Elementwise, args: &[Operand<'_>]) -> Result<Value> {
     if plain_operands(def, args) {
-        let array = compute_map(def, args)?;
-        return match tape::recording() {
-            true => tape::record_map(def, args, array),
-            false => Ok(Value::plain(array)),
-        };
+        return apply_map(def, args, tape::recording());
     }
     let _entered = trace::enter_for(def.name, args)?;
     match trace::deferring(args) {
@@ -214,7 +261,7 @@ fn plain_operands(def: &Elementwise, args: &[Operand<'_>]) -> bool {
     !def.condition
         && args.iter().enumerate().all(|(i, arg)| match arg {
             Operand::Value(_) => true,
-            Operand::Scalar(s) => s.class() <= dtype.class() && def.fits(*s, i, dtype),
+            Operand::Scalar(s) => holds(def, *s, i, dtype),
         })
 }
 

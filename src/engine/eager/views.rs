@@ -96,13 +96,16 @@ impl Emit for Viewer<'_> {
 
 /// Calls a composite that shows `x` otherwise, outside all traces. `None` where that is not all
 /// there is to do: for elements that have to be copied, for several steps of the tape, for what is
-/// watched and for what is refused, which the ways of all calls do.
-pub fn call(
+/// watched and for what is refused, which the ways of all calls do. The view is given to `take`
+/// where it is made: to move it would take as long as to make it.
+#[inline]
+pub fn call<T>(
     composite: &'static Composite,
     attributes: &[Attr],
     x: &Value,
     record: bool,
-) -> Result<Option<Value>> {
+    take: impl FnOnce(Value) -> T,
+) -> Result<Option<T>> {
     if watch::on() {
         return Ok(None);
     }
@@ -123,8 +126,8 @@ pub fn call(
     if cx.computes.get() {
         return Ok(None);
     }
-    let Some(place) = id.checked_sub(1) else { return Ok(Some(x.clone())) };
-    let mut layouts = cx.layouts.take();
+    let Some(place) = id.checked_sub(1) else { return Ok(Some(take(x.clone()))) };
+    let mut layouts = cx.layouts.borrow_mut();
     if cx.records && layouts.len() > 1 {
         return Ok(None);
     }
@@ -132,21 +135,27 @@ pub fn call(
     match cx.op.take() {
         Some(op) => {
             let _within = composite.enter(&arguments);
-            tape::record(op, &[Operand::Value(x)], view).map(Some)
+            tape::record(op, &[Operand::Value(x)], view).map(take).map(Some)
         }
-        None => Ok(Some(Value::plain(view))),
+        None => Ok(Some(take(Value::plain(view)))),
     }
 }
 
-/// An op that shows `x` otherwise and fits its type. `None` as for [`call`].
-pub fn show(op: &Op, x: &Value, record: bool) -> Result<Option<Value>> {
+/// An op that shows `x` otherwise and fits its type. `None`, and `take`, as for [`call`].
+#[inline]
+pub fn show<T>(
+    op: &Op,
+    x: &Value,
+    record: bool,
+    take: impl FnOnce(Value) -> T,
+) -> Result<Option<T>> {
     if watch::on() || !trace::at_hand(&[Operand::Value(x)]) {
         return Ok(None);
     }
     let Some(layout) = op.view(x.dtype(), &x.array.layout) else { return Ok(None) };
     let view = x.array.view(layout);
     match record && x.requires_grad() {
-        true => tape::record(op.clone(), &[Operand::Value(x)], view).map(Some),
-        false => Ok(Some(Value::plain(view))),
+        true => tape::record(op.clone(), &[Operand::Value(x)], view).map(take).map(Some),
+        false => Ok(Some(take(Value::plain(view)))),
     }
 }

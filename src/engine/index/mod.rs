@@ -190,32 +190,62 @@ fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {
 
 /// `x[i]` and `x[a:b]` of elements in C order, without a history: what is asked for most.
 fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
-    let (shape, layout) = (x.shape(), &x.array.layout);
-    let Some(&size) = shape.dims().first() else { return Ok(None) };
-    if !layout.is_contiguous() {
+    let Some(&size) = x.shape().dims().first() else { return Ok(None) };
+    if !x.array.is_contiguous() {
         return Ok(None);
     }
-    let mut dims = shape.clone();
-    let start = match item {
-        Item::Int(i) => {
-            dims.dims_mut().remove(0);
-            check_int("getitem", *i, 0, size)?
-        }
+    let part = match item {
+        Item::Int(i) => x.array.row(check_int("getitem", *i, 0, size)?.value()),
         Item::Slice(a, b, c) => {
             let at = slice_axis("getitem", size, *a, *b, *c)?;
             if at.step != 1 {
                 return Ok(None);
             }
-            dims.dims_mut()[0] = at.size;
-            at.start
+            x.array.rows(at.start.value(), at.size.value())
         }
         Item::Ellipsis | Item::NewAxis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
             return Ok(None);
         }
     };
-    let inner = shape.dims()[1..].iter().fold(1, |n, d| n * d.value());
-    let layout = Layout::contiguous_at(dims, layout.offset() + start.value() * inner);
-    Ok(Some(Value::plain(x.array.view(layout))))
+    Ok(Some(Value::plain(part)))
+}
+
+/// Rows that a plain key names: `x[i]`, or `x[a:b]`.
+#[derive(Clone, Copy)]
+pub enum Rows {
+    /// One, without the axis
+    One(i64),
+    /// Those between bounds, where there are any
+    Between(Option<i64>, Option<i64>),
+}
+
+/// What such a key takes of a value in host memory, outside all traces. `None` of what has no rows
+/// in C order or not that one, and of what is recorded. It is in place where it is called, so that
+/// the view is written where it stays.
+#[inline(always)]
+pub fn rows(x: &Value, rows: Rows) -> Option<Value> {
+    let size = x.shape().dims().first()?.value();
+    if !x.array.is_contiguous() || x.requires_grad() && recording() {
+        return None;
+    }
+    // Sizes are below 2^62.
+    let from_end = |i: i64| if i < 0 { i.saturating_add(size as i64) } else { i };
+    let clip = |i: i64| from_end(i).clamp(0, size as i64) as usize;
+    let part = match rows {
+        Rows::One(i) => {
+            let i = from_end(i);
+            if i < 0 || i >= size as i64 {
+                return None;
+            }
+            x.array.row(i as usize)
+        }
+        Rows::Between(start, stop) => {
+            let (start, stop) = (start.map_or(0, clip), stop.map_or(size, clip));
+            // An empty part begins at the first row, as slices of other kinds do.
+            if start < stop { x.array.rows(start, stop - start) } else { x.array.rows(0, 0) }
+        }
+    };
+    Some(Value::plain(part))
 }
 
 /// What basic items take, without a history: one view, made directly. `None` of other items, and

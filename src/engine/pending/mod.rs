@@ -83,7 +83,9 @@ pub fn set_least(bytes: Option<usize>) -> usize {
     before
 }
 
-fn least() -> usize {
+/// The bytes of an operand from which ops wait.
+#[inline]
+pub fn least() -> usize {
     match LEAST.load(Ordering::Relaxed) {
         0 => start(),
         least => least,

@@ -14,13 +14,14 @@ use smallvec::SmallVec;
 
 use super::executors::{self, Device};
 use super::site::{self, Site};
-use crate::array::Array;
+use crate::array::{Array, Fresh};
 use crate::dtype::{DType, Numeric};
 use crate::error::Result;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, OPERANDS, RESULT};
 use crate::shape::Shape;
+use crate::small::push_with;
 
 pub use super::context::{recording, recording_as, set_recording};
 
@@ -57,6 +58,13 @@ pub enum History {
     Leaf(Arc<Leaf>),
     /// Through the op that made it, as one of its results
     Entry(Arc<Entry>, u32),
+}
+
+impl From<Option<Arc<Entry>>> for History {
+    /// That of the one result of a step, if it was recorded.
+    fn from(entry: Option<Arc<Entry>>) -> History {
+        entry.map_or(History::None, |entry| History::Entry(entry, 0))
+    }
 }
 
 /// An operand of an eager call.
@@ -330,6 +338,9 @@ impl Drop for Entry {
         if let Step::Host(_) = self.step {
             HOST_CALLS.fetch_sub(1, Ordering::Relaxed);
         }
+        if self.links.iter().all(|link| !matches!(link, Link::Entry(..))) {
+            return;
+        }
         let mut rest: SmallVec<[Arc<Entry>; 4]> = SmallVec::new();
         unlink(&mut self.links, &mut rest);
         while let Some(entry) = rest.pop() {
@@ -409,12 +420,7 @@ fn recorded(op: &Op, args: &[Operand<'_>], results: &[Array]) -> Result<Option<(
     for (i, arg) in args.iter().enumerate() {
         if wants(arg) && op.differentiable(i) {
             flows |= 1 << i.min(63);
-            #[allow(clippy::wildcard_enum_match_arm, reason = "the rule of any other op is asked")]
-            let residuals = match &op {
-                Op::Map(def) => def.residuals(i),
-                _ => probe_residuals(op, args, results, i)?,
-            };
-            mask |= residuals;
+            mask |= probe_residuals(op, args, results, i)?;
         }
     }
     Ok((flows != 0).then_some((flows, mask)))
@@ -430,27 +436,73 @@ fn parts(
     values: &mut SavedValues,
 ) {
     for (i, arg) in args.iter().enumerate() {
-        let (link, saved) = match arg {
-            Operand::Scalar(s) => (Link::None, Saved::Scalar(*s)),
-            Operand::Value(v) => {
-                let flows = flows & 1 << i.min(63) != 0;
-                let link = if flows { Link::to(&v.history) } else { Link::None };
-                (link, save(&v.array, mask & OPERANDS & (1 << i.min(63)) != 0))
+        match arg {
+            Operand::Scalar(s) => {
+                push_with(links, || Link::None);
+                push_with(&mut values.args, || Saved::Scalar(*s));
             }
-        };
-        links.push(link);
-        values.args.push(saved);
+            Operand::Value(v) => {
+                let bit = 1 << i.min(63);
+                match &v.history {
+                    History::Leaf(leaf) if flows & bit != 0 => {
+                        push_with(links, || Link::Leaf(Arc::downgrade(leaf)));
+                    }
+                    History::Entry(entry, k) if flows & bit != 0 => {
+                        push_with(links, || Link::Entry(entry.clone(), *k));
+                    }
+                    History::None | History::Leaf(_) | History::Entry(..) => {
+                        push_with(links, || Link::None);
+                    }
+                }
+                keep(&mut values.args, &v.array, mask & OPERANDS & bit != 0);
+            }
+        }
     }
 }
 
-/// [`record`] for an elementwise op.
-#[inline]
-pub fn record_map(def: &'static Elementwise, args: &[Operand<'_>], array: Array) -> Result<Value> {
+/// [`record`] for an elementwise op, in place: the result is not moved on its way.
+#[inline(always)]
+pub fn record_map(def: &'static Elementwise, args: &[Operand<'_>], array: Array) -> Value {
+    let keep = |list: &mut SmallVec<[Saved; 1]>, data| keep(list, &array, data);
+    let entry = entry_of_map(def, args, array.dtype, keep);
+    Value { array, history: entry.into() }
+}
+
+/// The entry of an elementwise op, if a gradient can flow through it; `keep` appends what it keeps of
+/// its result, with the data or without.
+#[inline(always)]
+pub fn entry_of_map(
+    def: &'static Elementwise,
+    args: &[Operand<'_>],
+    dtype: DType,
+    keep: impl FnOnce(&mut SmallVec<[Saved; 1]>, bool),
+) -> Option<Arc<Entry>> {
     let wants = |arg: &Operand<'_>| matches!(arg, Operand::Value(v) if v.requires_grad());
-    match args.iter().any(wants) {
-        true => record(Op::Map(def), args, array),
-        false => Ok(Value::plain(array)),
+    if args.iter().any(wants) { built_of_map(def, args, dtype, keep) } else { None }
+}
+
+#[inline(never)]
+fn built_of_map(
+    def: &'static Elementwise,
+    args: &[Operand<'_>],
+    dtype: DType,
+    keep: impl FnOnce(&mut SmallVec<[Saved; 1]>, bool),
+) -> Option<Arc<Entry>> {
+    let (mut flows, mut mask) = (0_u64, 0);
+    for (i, arg) in args.iter().enumerate() {
+        let wants = matches!(arg, Operand::Value(v) if v.requires_grad());
+        if wants && !def.vjp[i].is_zero() {
+            flows |= 1 << i;
+            mask |= def.residuals(i);
+        }
     }
+    if flows == 0 || !dtype.is_float() {
+        return None;
+    }
+    Some(Entry::build(Step::Op(Op::Map(def)), |links, values| {
+        parts(args, flows, mask, links, values);
+        keep(&mut values.results, mask & RESULT != 0);
+    }))
 }
 
 fn probe_residuals(op: &Op, args: &[Operand<'_>], results: &[Array], i: usize) -> Result<Mask> {
@@ -460,10 +512,38 @@ fn probe_residuals(op: &Op, args: &[Operand<'_>], results: &[Array], i: usize) -
     op.residuals(&types, &results, i)
 }
 
+/// Appends what is kept of an array, with the data or without: each kind by a way of its own, so that
+/// it is written where it stays.
+#[inline(always)]
+fn keep<A: smallvec::Array<Item = Saved>>(list: &mut SmallVec<A>, array: &Array, data: bool) {
+    match (array.is_plain(), data) {
+        (true, true) => push_with(list, || Saved::Array(array.plain_clone())),
+        (true, false) => {
+            let shape = array.shape();
+            push_with(list, || Saved::Type(Type::new(array.dtype, shape.short_clone())));
+        }
+        (false, _) => list.push(save(array, data)),
+    }
+}
+
 fn save(array: &Array, data: bool) -> Saved {
     match data {
         true => Saved::Array(array.clone()),
         false => Saved::Type(Type::new(array.dtype, array.shape().clone())),
+    }
+}
+
+impl Fresh<'_> {
+    /// Appends what an entry keeps of it, with the data or without.
+    #[inline(always)]
+    pub fn keep(&self, list: &mut SmallVec<[Saved; 1]>, data: bool) {
+        let (dtype, shape) = (self.dtype, self.shape);
+        match data {
+            true => push_with(list, || {
+                Saved::Array(Array::new(dtype, shape.short_clone(), self.data.clone()))
+            }),
+            false => push_with(list, || Saved::Type(Type::new(dtype, shape.short_clone()))),
+        }
     }
 }
 

@@ -218,11 +218,13 @@ fn transposed(
 
 fn permuted(py: Python<'_>, value: &Value, axes: Axes) -> PyResult<Object> {
     let (op, record) = (Op::Permute(axes), tape::recording());
-    let result = match views::show(&op, value, record).or_raise(py)? {
-        Some(view) => view,
-        None => apply::apply(op, &[Operand::Value(value)], record).or_raise(py)?,
-    };
-    Ok(tensor::new_view(result))
+    match views::show(&op, value, record, tensor::new_view).or_raise(py)? {
+        Some(view) => Ok(view),
+        None => {
+            let result = apply::apply(op, &[Operand::Value(value)], record).or_raise(py)?;
+            Ok(tensor::new_view(result))
+        }
+    }
 }
 
 unsafe extern "C" fn set_requires_grad(a: Object, v: Object, _: *mut c_void) -> c_int {

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use super::operators::STACK_BORROWS;
 use super::{Object, check_leaf_update, not_implemented, operand};
 use crate::engine::executors::Device;
-use crate::engine::index::{self, Item};
-use crate::engine::tape::{History, Value};
+use crate::engine::index::{self, Item, Rows};
+use crate::engine::tape::{History, Operand, Value};
 use crate::engine::trace;
 use crate::engine::transfer::placed;
 use crate::error;
@@ -21,7 +21,7 @@ use crate::executor::Giving;
 use crate::py::arguments::{self, Held, scalar};
 use crate::py::convert;
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::{DETACH_ABOVE, detached, guard, known_size};
+use crate::py::functions::{DETACH_ABOVE, detached, direct, guard, known_size};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject, written};
 use crate::shape::Extent;
@@ -141,8 +141,50 @@ fn size_of_arrays(items: &[Item]) -> usize {
     items.iter().map(size).fold(0, usize::saturating_add)
 }
 
+/// The rows that a key of plain numbers names; `None` of other keys.
+///
+/// # Safety
+/// A live object, and an attached thread.
+#[inline(always)]
+unsafe fn plain_rows(key: Object) -> Option<Rows> {
+    let number = |object: Object| {
+        let mut overflow = 0;
+        // SAFETY: a live object, whose exact type is looked at first; such a number raises nothing.
+        unsafe {
+            let is_int = ffi::PyLong_CheckExact(object) != 0;
+            let n =
+                if is_int { ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow) } else { 0 };
+            (is_int && overflow == 0).then_some(n)
+        }
+    };
+    // SAFETY: a slice object holds its three parts while it lives, which the caller's key does.
+    unsafe {
+        if ffi::PySlice_Check(key) == 0 {
+            return number(key).map(Rows::One);
+        }
+        let slice = key.cast::<ffi::PySliceObject>();
+        let bound = |object: Object| match object == ffi::Py_None() {
+            true => Some(None),
+            false => number(object).map(Some),
+        };
+        if (*slice).step != ffi::Py_None() {
+            return None;
+        }
+        Some(Rows::Between(bound((*slice).start)?, bound((*slice).stop)?))
+    }
+}
+
 pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
     guard(|py| {
+        // SAFETY: live objects; the view is made before any Python code runs.
+        unsafe {
+            if let Some(Operand::Value(x)) = direct(a)
+                && let Some(rows) = plain_rows(key)
+                && let Some(view) = index::rows(x, rows)
+            {
+                return Ok(tensor::new_view(view));
+            }
+        }
         // SAFETY: live objects; the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(not_implemented()) };
         let key = unsafe { Bound::from_borrowed_ptr(py, key) };
@@ -247,6 +289,12 @@ fn check_fits(py: Python<'_>, held: &Held, this: &TensorObject) -> PyResult<()> 
 
 pub(super) unsafe extern "C" fn get_by_position(a: Object, i: ffi::Py_ssize_t) -> Object {
     guard(|py| {
+        // SAFETY: as for `get_item`.
+        if let Some(Operand::Value(x)) = unsafe { direct(a) }
+            && let Some(view) = index::rows(x, Rows::One(i as i64))
+        {
+            return Ok(tensor::new_view(view));
+        }
         // SAFETY: the slot is called with a tensor.
         let Some(this) = (unsafe { tensor::downcast(a) }) else { return Ok(null_mut()) };
         let value = this.value();

@@ -11,9 +11,9 @@ use crate::engine::eager::apply;
 use crate::engine::tape::Operand;
 use crate::error;
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
-use crate::py::arguments::{Held, place, scalar};
+use crate::py::arguments::{Held, place};
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::{guard, map_held};
+use crate::py::functions::{direct, guard, map_few, map_held};
 use crate::py::number;
 use crate::py::tensor::{self, TensorObject};
 
@@ -36,20 +36,6 @@ const QUOTIENT: usize = 3;
 /// From CPython 3.14 on the stack borrows from variables, and reference counts say nothing.
 pub static STACK_BORROWS: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-/// The hottest path of all: both operands are tensors with values of their own, or numbers.
-///
-/// # Safety
-/// Live objects, attached thread.
-unsafe fn direct<'a>(object: Object) -> Option<Operand<'a>> {
-    // SAFETY: as the caller's; no Python code runs before the operand is used up.
-    unsafe {
-        if ffi::Py_TYPE(object) == tensor::type_object() {
-            return (*object.cast::<TensorObject>()).own().map(Operand::Value);
-        }
-    }
-    scalar(object).map(|value| Operand::Scalar(value.into()))
-}
-
 fn is_small(operand: Operand<'_>) -> bool {
     match operand {
         Operand::Value(value) => {
@@ -62,8 +48,11 @@ fn is_small(operand: Operand<'_>) -> bool {
 
 pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> Object {
     guard(|py| {
-        // SAFETY: live operands of an operator; nothing below runs Python code before they are
-        // used.
+        // SAFETY: live operands of an operator.
+        if let Some(result) = unsafe { map_few(py, BINARY[I], [a, b])? } {
+            return Ok(result);
+        }
+        // SAFETY: as above; nothing below runs Python code before they are used.
         if let (Some(x), Some(y)) = unsafe { (direct(a), direct(b)) } {
             let ints = I == QUOTIENT
                 && !matches!((x, y), (Operand::Value(v), _) | (_, Operand::Value(v)) if v.dtype().is_float());
@@ -171,22 +160,30 @@ pub(super) unsafe extern "C" fn positive(a: Object) -> Object {
 }
 
 fn unary(py: Python<'_>, def: &'static Elementwise, a: Object) -> PyResult<Object> {
+    // SAFETY: a live operand of an operator.
+    if let Some(result) = unsafe { map_few(py, def, [a])? } {
+        return Ok(result);
+    }
     let Some(x) = operand(py, a)? else { return Ok(not_implemented()) };
     map_held(py, def, &[x])
 }
 
 pub(super) unsafe extern "C" fn compare(a: Object, b: Object, op: c_int) -> Object {
     guard(|py| {
-        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
-            return Ok(not_implemented());
-        };
-        let def = match op {
+        let def: &'static Elementwise = match op {
             ffi::Py_LT => &comparison::less,
             ffi::Py_LE => &comparison::less_equal,
             ffi::Py_EQ => &comparison::equal,
             ffi::Py_NE => &comparison::not_equal,
             ffi::Py_GT => &comparison::greater,
             _ => &comparison::greater_equal,
+        };
+        // SAFETY: live operands of an operator.
+        if let Some(result) = unsafe { map_few(py, def, [a, b])? } {
+            return Ok(result);
+        }
+        let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
+            return Ok(not_implemented());
         };
         let mut held = [x, y];
         number::settle(py, def.name, None, &mut held, |_| false)?;
