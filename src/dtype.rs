@@ -7,8 +7,11 @@
 use std::fmt;
 
 /// The element type of a tensor. Complex types take the next places.
+///
+/// It is a word, as the tag of a [`Scalar`] is: what lies behind a byte is moved in pieces, for which
+/// the processor waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
+#[repr(u64)]
 #[allow(missing_docs)]
 pub enum DType {
     Bool,
