@@ -20,7 +20,7 @@ fn sum<'g>(axes: &[usize], x: Expr<'g>) -> Expr<'g> {
 
 /// A batch norm by hand, the gradient of its loss with a weight for each element, and sums of what it
 /// makes.
-fn check(dtype: DType, sizes: &[usize], walks: usize) {
+fn check(dtype: DType, sizes: &[usize]) {
     let graph = Graph::new();
     let axes: Vec<usize> = (0..sizes.len()).filter(|&axis| axis != 1).collect();
     let own: Vec<usize> =
@@ -41,11 +41,11 @@ fn check(dtype: DType, sizes: &[usize], walks: usize) {
         })
         .unwrap();
     let plan = eager(&graph);
-    let found = plan.steps().iter().find_map(|step| match &step.work {
-        Work::BlockFusion(fusion) => Some(FusedSums::of(&fusion.full).map_or(0, |it| it.walks())),
-        _ => None,
+    let has_walks = plan.steps().iter().any(|step| {
+        let Work::BlockFusion(fusion) = &step.work else { return false };
+        FusedSums::of(&fusion.full).is_some()
     });
-    assert_eq!(found, Some(walks), "{dtype} {sizes:?}");
+    assert_eq!(has_walks, dtype == DType::F32, "{dtype} {sizes:?}");
     let inputs = [noise(dtype, sizes, 1), noise(dtype, sizes, 2), noise(dtype, &own, 3)];
     let before = threads::num_threads();
     for other in layouts(&inputs[0]) {
@@ -64,8 +64,8 @@ fn check(dtype: DType, sizes: &[usize], walks: usize) {
 
 #[test]
 fn blocks_by_channel_have_the_bits_of_their_steps() {
-    for sizes in [&[4, 16, 64, 64][..], &[8, 20, 40, 41], &[300, 12, 9, 7], &[9, 8, 4000]] {
-        check(DType::F32, sizes, 2);
-        check(DType::F64, sizes, 0);
+    for sizes in [&[4, 16, 64, 64][..], &[8, 20, 40, 41], &[300, 12, 9, 7], &[9, 8, 2000]] {
+        check(DType::F32, sizes);
+        check(DType::F64, sizes);
     }
 }
