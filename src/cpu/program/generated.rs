@@ -58,8 +58,8 @@ fn policy() -> Policy {
 /// `fork` does not have.
 static PROGRAMS: Lazy<Mutex<Known>> = Lazy::new(Mutex::default);
 
-/// What is known of programs, by how many of their results are summed.
-type Known = FxHashMap<usize, FxHashMap<ElementProgram, Arc<Generated>>>;
+/// What is known of programs, for each count of results that are summed.
+type Known = FxHashMap<ElementProgram, SmallVec<[Arc<Generated>; 1]>>;
 
 impl Generated {
     /// The code that a program, of whose results the last `sums` are summed, may come to have.
@@ -67,9 +67,9 @@ impl Generated {
         if policy() == Policy::Never || !is_eligible(program, sums) {
             return None;
         }
-        let mut known = PROGRAMS.try_lock()?;
-        let programs = known.entry(sums).or_default();
-        if let Some(known) = programs.get(program) {
+        let mut programs = PROGRAMS.try_lock()?;
+        let known = programs.get(program);
+        if let Some(known) = known.and_then(|known| known.iter().find(|it| it.sums == sums)) {
             return Some(known.clone());
         }
         if programs.len() >= MOST {
@@ -77,7 +77,7 @@ impl Generated {
         }
         let (source, seen) = (program.clone(), AtomicUsize::new(0));
         let new = Arc::new(Generated { source, sums, seen, code: OnceLock::new() });
-        programs.insert(program.clone(), new.clone());
+        programs.entry(program.clone()).or_default().push(new.clone());
         Some(new)
     }
 

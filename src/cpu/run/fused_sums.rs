@@ -64,6 +64,9 @@ struct Walk {
     kept: usize,
 }
 
+/// Slots, and the arrays that are stored there.
+type Stored = SmallVec<[(u32, Array); 2]>;
+
 /// Steps that become a walk.
 struct Members {
     /// Groups, in order; the walk is made at the first
@@ -330,7 +333,7 @@ impl Run<'_> {
             Role::Done(k) | Role::Sum(k, _) if self.sums[k].is_empty() => {
                 return self.step(i, step);
             }
-            Role::Done(_) => SmallVec::<[(u32, Array); 2]>::new(),
+            Role::Done(_) => Stored::new(),
             Role::Walk(k) => match self.walk(&fused.walks[k], k)? {
                 Some(made) => made,
                 None => return self.step(i, step),
@@ -365,8 +368,8 @@ impl Run<'_> {
     }
 
     /// The stored results of a walk, whose sums are kept; `None` where it has no code.
-    fn walk(&mut self, walk: &Walk, k: usize) -> Result<Option<SmallVec<[(u32, Array); 2]>>> {
-        let mut made: SmallVec<[(u32, Array); 2]> = SmallVec::new();
+    fn walk(&mut self, walk: &Walk, k: usize) -> Result<Option<Stored>> {
+        let mut made = Stored::new();
         for &slot in &walk.stored {
             let array = match self.elsewhere(Source::Slot(slot)) {
                 Some(array) => array.clone(),
