@@ -160,7 +160,7 @@ impl Array {
         let mut shape = self.shape().clone();
         let size = std::mem::replace(&mut shape.dims_mut()[0], Dim::new(count)).value();
         assert!(start <= size && count <= size - start, "rows beyond the last one");
-        self.from_row(start, shape)
+        self.part_from(start, shape)
     }
 
     /// One row of an array in C order, without the axis.
@@ -168,11 +168,11 @@ impl Array {
     pub fn row(&self, i: usize) -> Array {
         let mut shape = self.shape().clone();
         assert!(i < shape.dims_mut().remove(0).value(), "a row beyond the last one");
-        self.from_row(i, shape)
+        self.part_from(i, shape)
     }
 
     #[inline(always)]
-    fn from_row(&self, start: usize, shape: Shape) -> Array {
+    fn part_from(&self, start: usize, shape: Shape) -> Array {
         assert!(self.is_contiguous(), "rows of an array in C order");
         let row = self.shape().dims()[1..].iter().fold(1, |n, d| n * d.value());
         let layout = Layout::contiguous_at(shape, self.layout.offset() + start * row);

@@ -152,8 +152,9 @@ def test_a_known_exponent_changes_no_bits(dtype, exponent):
         assert bits(want) == bits(x * x * x)
 
 
-OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift",
-             "rshift", "lt", "le", "eq", "ne", "gt", "ge", "iadd", "imul", "neg", "abs", "invert"]
+OPERATORS = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor",
+             "lshift", "rshift", "lt", "le", "eq", "ne", "gt", "ge", "iadd", "imul", "neg", "abs",
+             "invert"]
 
 
 def outcome(op, *args):
@@ -177,8 +178,8 @@ def test_operators_on_few_elements(op):
 
 def operands_of(op, dtype):
     x = wg.asarray([0, 1, 1, 0, 1], dtype="uint8").astype(getattr(wg, dtype))
-    others = [x + x, x[1:2], x[::-1], x[None], wg.ones(5), wg.arange(5), wg.zeros(()), True, 2, -3, 300,
-              2**40, 2**70, 2.5, float("nan"), 1j, None, "x"]
+    others = [x + x, x[1:2], x[::-1], x[None], wg.ones(5), wg.arange(5), wg.zeros(()), True, 2, -3,
+              300, 2**40, 2**70, 2.5, float("nan"), 1j, None, "x"]
     if op in ("neg", "abs", "invert"):
         return [(x,)]
     if op in ("iadd", "imul"):

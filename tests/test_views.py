@@ -180,7 +180,7 @@ BOUNDS = [None, 0, 1, 2, 3, 5, 2**62, 2**63 - 1, -1, -3, -6, -(2**63)]
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2), (0, 2), (3, 0), (2, 1, 3)], ids=str)
 def test_rows_by_plain_keys(shape):
-    """They take a short way: values, memory and refusals are those of NumPy, and of the long way."""
+    """They take a short way: values, memory and refusals are those of NumPy."""
     a = np.arange(int(np.prod(shape)), dtype="f").reshape(shape)
     keys = [slice(i, j) for i in BOUNDS for j in BOUNDS] + [i for i in BOUNDS if i is not None]
     for x, b in [(wg.tensor(a), a), (wg.tensor(a)[1:], a[1:]), (wg.tensor(a).T, a.T)]:

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 /// Columns of a block when some operand is dense along another axis: a few cache lines.
 const SQUARE: usize = 64;
@@ -49,6 +49,27 @@ pub struct Nest {
     steps: SmallVec<[usize; 6]>,
 }
 
+/// Adds an axis inside those of these sizes, merged with the one before it where every operand walks
+/// the two as one. There are the strides of so many operands for each axis.
+pub fn push_axis<A: Array<Item = usize>, B: Array<Item = isize>>(
+    sizes: &mut SmallVec<A>,
+    all: &mut SmallVec<B>,
+    operands: usize,
+    (size, strides): (usize, impl Iterator<Item = isize> + Clone),
+) {
+    if let Some(outer) = sizes.last_mut() {
+        let first = all.len() - operands;
+        let last = &mut all[first..];
+        if last.iter().zip(strides.clone()).all(|(&o, i)| o == i * size as isize) {
+            *outer *= size;
+            last.iter_mut().zip(strides).for_each(|(o, i)| *o = i);
+            return;
+        }
+    }
+    sizes.push(size);
+    all.extend(strides);
+}
+
 impl Nest {
     /// A nest over `sizes` (outermost first) for operands of the given strides in elements, in
     /// blocks of at most `limit` elements, and of at most `square` where they have room along two
@@ -84,20 +105,8 @@ impl Nest {
         }
     }
 
-    /// Adds an axis inside the others, merged with the one before it where every operand walks the
-    /// two as one.
     fn push(&mut self, size: usize, strides: impl Iterator<Item = isize> + Clone) {
-        if let Some(outer) = self.sizes.last_mut() {
-            let first = self.strides.len() - self.operands;
-            let last = &mut self.strides[first..];
-            if last.iter().zip(strides.clone()).all(|(&o, i)| o == i * size as isize) {
-                *outer *= size;
-                last.iter_mut().zip(strides).for_each(|(o, i)| *o = i);
-                return;
-            }
-        }
-        self.sizes.push(size);
-        self.strides.extend(strides);
+        push_axis(&mut self.sizes, &mut self.strides, self.operands, (size, strides));
     }
 
     /// Chooses the row axis and the size of blocks.

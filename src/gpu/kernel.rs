@@ -370,6 +370,7 @@ pub fn count(sizes: &[Dim]) -> Dim {
 
 /// An operand of a step.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are arrays")]
 pub enum Input {
     /// An array in a range
     #[allow(missing_docs)]

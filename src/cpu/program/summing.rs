@@ -18,6 +18,7 @@ use crate::cpu::convert::{load_block, store_block};
 use crate::cpu::element::Number;
 use crate::cpu::jit::Code;
 use crate::cpu::moves::Place;
+use crate::cpu::nest::push_axis;
 use crate::cpu::reduce::{BLOCK, LANES, Pairwise, Sum, add_to_lanes, sum_of_lanes};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
@@ -367,20 +368,9 @@ impl Axes {
 
     /// Adds an axis inside the others.
     fn push(&mut self, size: usize, strides: impl Iterator<Item = isize> + Clone) {
-        if size == 1 {
-            return;
+        if size != 1 {
+            push_axis(&mut self.sizes, &mut self.strides, self.operands, (size, strides));
         }
-        if let Some(outer) = self.sizes.last_mut() {
-            let first = self.strides.len() - self.operands;
-            let last = &mut self.strides[first..];
-            if last.iter().zip(strides.clone()).all(|(&o, i)| o == i * size as isize) {
-                *outer *= size;
-                last.iter_mut().zip(strides).for_each(|(o, i)| *o = i);
-                return;
-            }
-        }
-        self.sizes.push(size);
-        self.strides.extend(strides);
     }
 
     fn count(&self) -> usize {
