@@ -1,6 +1,8 @@
 """Functions that show their first argument otherwise: values, memory, history and refusals."""
 
 import gc
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -210,3 +212,32 @@ def test_rows_of_what_requires_a_gradient():
     assert x.grad.tolist() == [[2, 2], [1, 1], [1, 1]]
     with wg.no_grad():
         assert not x[1:].requires_grad and not x[0].requires_grad
+
+
+COLLECTED = """
+import gc, weakref
+import wengert as wg
+x = wg.ones((3, 2))
+class Cycle:
+    def __del__(self):
+        x[...] = x + 1
+made = []
+gc.set_threshold(1)
+for call in (lambda: x + x, lambda: x[1:], lambda: x[0], lambda: x.T, lambda: x.reshape(2, 3)):
+    for _ in range(600):
+        c = Cycle()
+        c.me = c
+        del c
+        made.append(call())
+shapes = {y.shape for y in made}
+assert shapes == {(3, 2), (2, 2), (2,), (2, 3)}, shapes
+assert all(len(set(y.flatten().tolist())) == 1 for y in made)
+print("done")
+"""
+
+
+def test_collections_that_write_operands():
+    """Objects for results may be asked for from Python, which may collect cycles then."""
+    command = [sys.executable, "-c", COLLECTED]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert run.stdout == "done\n", run.stderr

@@ -171,6 +171,7 @@ unsafe fn seen(
     };
     // SAFETY: as the caller's. Code of the user's may run here, and no reference lives.
     let attributes = unsafe { signature.attributes(py, args, count, keywords)? };
+    tensor::prepare(py)?;
     // SAFETY: neither a formula nor the tape runs code of the user's.
     let Some(value) = (unsafe { this.own() }) else { return Ok(None) };
     views::call(composite, &attributes, value, tape::recording(), tensor::new_object).or_raise(py)
@@ -216,6 +217,7 @@ pub unsafe fn map_few<const N: usize>(
     if trace::active() {
         return Ok(None);
     }
+    tensor::prepare(py)?;
     let mut operands = [Operand::Scalar(Numeric::Known(Scalar::Bool(false))); N];
     for (place, object) in operands.iter_mut().zip(objects) {
         // SAFETY: as the caller's; neither a kernel nor the tape runs Python code. Floats are taken

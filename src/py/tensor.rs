@@ -326,7 +326,44 @@ pub fn new_object(value: Value) -> *mut ffi::PyObject {
     make_with(|| Slot::Own(value))
 }
 
-/// The same for a value in parts, which is written where it stays.
+/// Sees to it that the next object comes from the free list. To ask Python for memory may start a
+/// collection, which runs code of the user's; who writes a result while it looks at the operands'
+/// values does this before it looks.
+#[inline(always)]
+pub fn prepare(py: Python<'_>) -> PyResult<()> {
+    if FREE.head.get().is_null() { add_free(py) } else { Ok(()) }
+}
+
+#[cold]
+fn add_free(py: Python<'_>) -> PyResult<()> {
+    // SAFETY: a fresh object is ours alone, and a dead one again once it is in the list, where it has
+    // no slot. If a collection has put others there, this one is one more.
+    unsafe {
+        let object = ffi::PyType_GenericAlloc(type_object(), 0);
+        if object.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        ffi::PyObject_GC_UnTrack(object.cast());
+        keep_free(object.cast());
+        // A heap type is held by its instances, and one in the list is none.
+        ffi::Py_DECREF(type_object().cast());
+    }
+    Ok(())
+}
+
+/// Puts an object into the free list.
+///
+/// # Safety
+/// The object is of our type, untracked, without a slot, and nobody refers to it.
+unsafe fn keep_free(object: *mut TensorObject) {
+    // SAFETY: as the caller's.
+    unsafe { (*object).weakrefs = FREE.head.get().cast() };
+    FREE.head.set(object);
+    FREE.length.set(FREE.length.get() + 1);
+}
+
+/// The same as [`new_object`] for a value in parts, which is written where it stays. After
+/// [`prepare`].
 #[inline(always)]
 pub fn new_fresh(array: Fresh<'_>, history: History) -> *mut ffi::PyObject {
     make_with(|| Slot::Own(Value { array: array.array(), history }))
@@ -477,9 +514,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         contained(|| ManuallyDrop::drop(&mut (*this).slot));
         let class = ffi::Py_TYPE(object);
         if class == type_object() && FREE.length.get() < FREE_LIMIT {
-            (*this).weakrefs = FREE.head.get().cast();
-            FREE.head.set(this);
-            FREE.length.set(FREE.length.get() + 1);
+            keep_free(this);
         } else if let Some(free) = (*class).tp_free {
             free(object.cast());
         }

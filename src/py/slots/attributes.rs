@@ -205,6 +205,7 @@ fn transposed(
     function: &Named,
     axes: impl FnOnce(&Value) -> error::Result<Axes>,
 ) -> PyResult<Object> {
+    tensor::prepare(py)?;
     // SAFETY: showing a value runs no code of the user's.
     if let Some(value) = unsafe { this.own() } {
         return permuted(py, value, axes(value).or_raise(py)?);

@@ -176,6 +176,7 @@ unsafe fn plain_rows(key: Object) -> Option<Rows> {
 
 pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
     guard(|py| {
+        tensor::prepare(py)?;
         // SAFETY: live objects; the view is made before any Python code runs.
         unsafe {
             if let Some(Operand::Value(x)) = direct(a)
@@ -289,6 +290,7 @@ fn check_fits(py: Python<'_>, held: &Held, this: &TensorObject) -> PyResult<()> 
 
 pub(super) unsafe extern "C" fn get_by_position(a: Object, i: ffi::Py_ssize_t) -> Object {
     guard(|py| {
+        tensor::prepare(py)?;
         // SAFETY: as for `get_item`.
         if let Some(Operand::Value(x)) = unsafe { direct(a) }
             && let Some(view) = index::rows(x, Rows::One(i as i64))
