@@ -35,13 +35,16 @@ impl<'a, 'b> Few<'a, 'b> {
     /// The op, if its operands are such, and of a dtype that it takes.
     #[inline(always)]
     pub fn of(def: &Elementwise, args: &'b [Operand<'a>]) -> Option<Few<'a, 'b>> {
-        let mut first: Option<&Array> = None;
+        let mut first: Option<&'a Array> = None;
         let mut has_numbers = false;
         for arg in args {
             match *arg {
                 Operand::Array(x) => {
                     let first = *first.get_or_insert(x);
                     let is_first = std::ptr::eq(x, first);
+                    if is_first && x.count() > FEW {
+                        return None;
+                    }
                     let is_alike = x.dtype == first.dtype && x.shape() == first.shape();
                     if !x.is_contiguous() || !(is_first || is_alike) {
                         return None;
@@ -54,8 +57,11 @@ impl<'a, 'b> Few<'a, 'b> {
         let (count, dtype) = (like.count(), like.dtype);
         // A power to a number may be a cheaper op.
         let is_other = def.condition || has_numbers && *def == arithmetic::pow;
-        let is_long = count > FEW || !like.shape().is_short();
-        if is_long || is_narrow(dtype) || is_other || !def.classes.contains(dtype.class()) {
+        if !like.shape().is_short()
+            || is_narrow(dtype)
+            || is_other
+            || !def.classes.contains(dtype.class())
+        {
             return None;
         }
         let kernel = def.kernel(dtype.compute())?;

@@ -13,10 +13,10 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use smallvec::SmallVec;
 
 use super::arguments::{Held, Parsed, Signature, leak, scalar};
+use super::elementwise::map_direct;
 use super::errors::{OrRaise, to_python};
-use super::tensor::{self, TensorObject};
+use super::tensor;
 pub use super::unwind::{caught, guard};
-use crate::dtype::{Numeric, Scalar};
 use crate::engine::autocast;
 use crate::engine::eager::{apply, views};
 use crate::engine::executors::Device;
@@ -123,15 +123,15 @@ unsafe fn map(
         return Ok(None);
     }
     // SAFETY: as the caller's.
-    let few = unsafe {
+    let direct = unsafe {
         match *args {
-            [x] => map_few(py, def, [x])?,
-            [x, y] => map_few(py, def, [x, y])?,
+            [x] => map_direct(py, def, [x])?,
+            [x, y] => map_direct(py, def, [x, y])?,
             _ => None,
         }
     };
-    if few.is_some() {
-        return Ok(few);
+    if direct.is_some() {
+        return Ok(direct);
     }
     let mut held: SmallVec<[Held; 3]> = SmallVec::new();
     for &arg in args {
@@ -175,65 +175,6 @@ unsafe fn seen(
     // SAFETY: neither a formula nor the tape runs code of the user's.
     let Some(value) = (unsafe { this.own() }) else { return Ok(None) };
     views::call(composite, &attributes, value, tape::recording(), tensor::new_object).or_raise(py)
-}
-
-/// An operand that is looked at where it is: a number, or a tensor with a value of its own in host
-/// memory, outside all traces.
-///
-/// # Safety
-/// A live object, an attached thread, and no Python code as long as the operand lives.
-#[inline(always)]
-pub unsafe fn direct<'a>(object: *mut ffi::PyObject) -> Option<Operand<'a>> {
-    // SAFETY: as the caller's.
-    if trace::active() { None } else { unsafe { direct_at_hand(object) } }
-}
-
-/// The same, where the caller has seen that no trace is open.
-///
-/// # Safety
-/// As for [`direct`].
-#[inline(always)]
-unsafe fn direct_at_hand<'a>(object: *mut ffi::PyObject) -> Option<Operand<'a>> {
-    // SAFETY: as the caller's.
-    unsafe {
-        if ffi::Py_TYPE(object) == tensor::type_object() {
-            return (*object.cast::<TensorObject>()).own_at_hand().map(Operand::Value);
-        }
-    }
-    scalar(object).map(|value| Operand::Scalar(value.into()))
-}
-
-/// The hottest path of all: an elementwise op on tensors of few elements, and numbers. `None`, with
-/// nothing done, of others.
-///
-/// # Safety
-/// Live objects, an attached thread.
-#[inline(never)]
-pub unsafe fn map_few<const N: usize>(
-    py: Python<'_>,
-    def: &'static Elementwise,
-    objects: [*mut ffi::PyObject; N],
-) -> PyResult<Option<*mut ffi::PyObject>> {
-    if trace::active() {
-        return Ok(None);
-    }
-    tensor::prepare(py)?;
-    let mut operands = [Operand::Scalar(Numeric::Known(Scalar::Bool(false))); N];
-    for (place, object) in operands.iter_mut().zip(objects) {
-        // SAFETY: as the caller's; neither a kernel nor the tape runs Python code. Floats are taken
-        // by themselves: what may be any number is put together from pieces.
-        unsafe {
-            if ffi::PyFloat_CheckExact(object) != 0 {
-                let number = Scalar::Float(ffi::PyFloat_AS_DOUBLE(object));
-                *place = Operand::Scalar(Numeric::Known(number));
-                continue;
-            }
-            let Some(operand) = direct_at_hand(object) else { return Ok(None) };
-            *place = operand;
-        }
-    }
-    let result = apply::map_few(def, &operands).or_raise(py)?;
-    Ok(result.map(|(array, entry)| tensor::new_fresh(array, entry.into())))
 }
 
 /// An elementwise op on parsed operands.

@@ -15,6 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::errors::{OrRaise, to_python};
+use super::free_list::FreeList;
 use super::unwind::{contained, guard};
 use crate::array::{Array, Busy, Data, Fresh, Where};
 use crate::engine::tape::{History, Shared, Value};
@@ -56,7 +57,7 @@ impl Drop for Update {
 #[repr(C)]
 pub struct TensorObject {
     ob_base: ffi::PyObject,
-    weakrefs: *mut ffi::PyObject,
+    pub(super) weakrefs: *mut ffi::PyObject,
     slot: ManuallyDrop<UnsafeCell<Slot>>,
     /// Made by indexing: a write to it while nobody holds it would be lost.
     is_view: Cell<bool>,
@@ -309,16 +310,7 @@ pub fn looked_at(py: Python<'_>, array: Array) -> PyResult<Array> {
     Ok(array)
 }
 
-/// Free objects, linked through `weakrefs`. Guarded by the interpreter lock.
-struct FreeList {
-    head: Cell<*mut TensorObject>,
-    length: Cell<usize>,
-}
-// SAFETY: only attached threads touch it.
-unsafe impl Sync for FreeList {}
-
-static FREE: FreeList = FreeList { head: Cell::new(null_mut()), length: Cell::new(0) };
-const FREE_LIMIT: usize = 256;
+static FREE: FreeList = FreeList::new();
 
 /// A new `Tensor` for a value: an owned reference, null with an exception set if memory ran out.
 #[inline]
@@ -331,7 +323,7 @@ pub fn new_object(value: Value) -> *mut ffi::PyObject {
 /// values does this before it looks.
 #[inline(always)]
 pub fn prepare(py: Python<'_>) -> PyResult<()> {
-    if FREE.head.get().is_null() { add_free(py) } else { Ok(()) }
+    if FREE.is_empty() { add_free(py) } else { Ok(()) }
 }
 
 #[cold]
@@ -344,22 +336,11 @@ fn add_free(py: Python<'_>) -> PyResult<()> {
             return Err(PyErr::fetch(py));
         }
         ffi::PyObject_GC_UnTrack(object.cast());
-        keep_free(object.cast());
+        FREE.put(object.cast());
         // A heap type is held by its instances, and one in the list is none.
         ffi::Py_DECREF(type_object().cast());
     }
     Ok(())
-}
-
-/// Puts an object into the free list.
-///
-/// # Safety
-/// The object is of our type, untracked, without a slot, and nobody refers to it.
-unsafe fn keep_free(object: *mut TensorObject) {
-    // SAFETY: as the caller's.
-    unsafe { (*object).weakrefs = FREE.head.get().cast() };
-    FREE.head.set(object);
-    FREE.length.set(FREE.length.get() + 1);
 }
 
 /// The same as [`new_object`] for a value in parts, which is written where it stays. After
@@ -374,17 +355,15 @@ fn make_with(slot: impl FnOnce() -> Slot) -> *mut ffi::PyObject {
     // SAFETY: an object from the free list has our layout and no other owner; `PyObject_Init`
     // makes it live again. A fresh one comes from the type's allocator, zeroed.
     unsafe {
-        let head = FREE.head.get();
-        let object = if head.is_null() {
-            let object = ffi::PyType_GenericAlloc(type_object(), 0);
-            if !object.is_null() {
-                ffi::PyObject_GC_UnTrack(object.cast());
+        let object = match FREE.take() {
+            Some(free) => ffi::PyObject_Init(free.cast(), type_object()).cast(),
+            None => {
+                let object = ffi::PyType_GenericAlloc(type_object(), 0);
+                if !object.is_null() {
+                    ffi::PyObject_GC_UnTrack(object.cast());
+                }
+                object.cast::<TensorObject>()
             }
-            object.cast::<TensorObject>()
-        } else {
-            FREE.head.set((*head).weakrefs.cast());
-            FREE.length.set(FREE.length.get() - 1);
-            ffi::PyObject_Init(head.cast(), type_object()).cast()
         };
         if object.is_null() {
             return null_mut();
@@ -513,8 +492,8 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         }
         contained(|| ManuallyDrop::drop(&mut (*this).slot));
         let class = ffi::Py_TYPE(object);
-        if class == type_object() && FREE.length.get() < FREE_LIMIT {
-            keep_free(this);
+        if class == type_object() && FREE.has_room() {
+            FREE.put(this);
         } else if let Some(free) = (*class).tp_free {
             free(object.cast());
         }

@@ -135,42 +135,6 @@ multiversion! {
         }
     }
 
-    /// Adds `n` numbers to [`LANES`] lanes: the first to the first lane, as [`fold_rows`] does.
-    ///
-    /// # Safety
-    /// The numbers can be read, and the lanes written, which lie apart from them.
-    pub unsafe fn add_to_lanes[T](x: *const T, n: usize, lanes: *mut T)
-    where [T: Number] {
-        // SAFETY: by contract.
-        unsafe {
-            let (whole, mut sums): (usize, [T; LANES]) = (n / LANES * LANES, read(lanes));
-            for at in (0..whole).step_by(LANES) {
-                let line: [T; LANES] = read(x.add(at));
-                for i in 0..LANES {
-                    sums[i] = sums[i].add(line[i]);
-                }
-            }
-            lanes.cast::<[T; LANES]>().write_unaligned(sums);
-            for i in 0..n - whole {
-                *lanes.add(i) = (*lanes.add(i)).add(*x.add(whole + i));
-            }
-        }
-    }
-
-    /// The sum of a block from its lanes, which are those of the next block afterwards: without a term.
-    ///
-    /// # Safety
-    /// The lanes can be read and written.
-    pub unsafe fn sum_of_lanes[T](lanes: *mut T) -> T
-    where [T: Number] {
-        // SAFETY: by contract.
-        unsafe {
-            let found: [T; LANES] = read(lanes);
-            lanes.cast::<[T; LANES]>().write_unaligned([T::NOTHING; LANES]);
-            halve(found, |a: T, b: T| a.add(b))
-        }
-    }
-
     /// Rounds `n` numbers to elements.
     ///
     /// # Safety
@@ -395,7 +359,7 @@ unsafe fn products_block<T: Number>(a: *const T, b: *const T, (n, after): (usize
 
 /// Combines the lanes into one, by halves. Each half is an array of its own, which stays in registers.
 #[inline(always)]
-fn halve<A: Copy>(lanes: [A; LANES], join: impl Fn(A, A) -> A) -> A {
+pub(super) fn halve<A: Copy>(lanes: [A; LANES], join: impl Fn(A, A) -> A) -> A {
     macro_rules! halves {
         ($lanes:ident: $($width:literal)*) => { $(
             let $lanes: [A; $width] = std::array::from_fn(|i| join($lanes[i], $lanes[i + $width]));
@@ -599,7 +563,7 @@ unsafe fn fold_strided<T: Element, F: Combine<T::Number>, const W: usize>(
 }
 
 #[inline(always)]
-unsafe fn read<A: Copy, const W: usize>(x: *const A) -> [A; W] {
+pub(super) unsafe fn read<A: Copy, const W: usize>(x: *const A) -> [A; W] {
     // SAFETY: the caller vouches for `W` elements.
     unsafe { x.cast::<[A; W]>().read_unaligned() }
 }

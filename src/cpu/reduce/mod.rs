@@ -17,6 +17,7 @@ mod arg;
 mod columns;
 mod combine;
 mod kernels;
+mod lanes;
 mod parts;
 mod rows;
 #[cfg(test)]
@@ -28,7 +29,8 @@ use std::mem::MaybeUninit;
 
 pub use arg::{arg_reduce_into, arg_scratch};
 pub(crate) use combine::{Combine, Max, Min, Pairwise, Prod, Sum};
-pub use kernels::{BLOCK, LANES, add_to_lanes, sum_of_lanes};
+pub use kernels::{BLOCK, LANES};
+pub use lanes::{add_to_lanes, sum_of_lanes};
 pub use parts::{Chunk, Partial, group, lines_together, partial, sum_of_lines};
 
 use crate::array::Array;

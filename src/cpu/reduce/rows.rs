@@ -10,9 +10,8 @@ use crate::cpu::moves::{Place, move_block};
 use crate::threads::{self, Pace};
 
 use super::combine::{Combine, Pairwise, Sum, Tree};
-use super::kernels::{
-    BLOCK, LANES, add_to_lanes, narrow, reduce_columns, reduce_rows, sum_of_lanes,
-};
+use super::kernels::{BLOCK, LANES, narrow, reduce_columns, reduce_rows};
+use super::lanes::{add_to_lanes, sum_of_lanes};
 use super::{CHUNK, ReducePlan, SERIAL, split};
 
 /// Blocks of a long row that one thread reduces at a time: a power of two, so they make a subtree.

@@ -151,11 +151,6 @@ pub fn seen(x: &Value, items: &[Item]) -> Result<Option<Value>> {
     if x.requires_grad() && recording() {
         return Ok(None);
     }
-    if let [item] = items
-        && let Some(view) = along_first(x, item)?
-    {
-        return Ok(Some(view));
-    }
     viewed(x, items)
 }
 
@@ -186,28 +181,6 @@ fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {
         true => Ok(x.clone()),
         false => apply(Op::Reshape(shape.clone()), &[Operand::Value(x)], record),
     }
-}
-
-/// `x[i]` and `x[a:b]` of elements in C order, without a history: what is asked for most.
-fn along_first(x: &Value, item: &Item) -> Result<Option<Value>> {
-    let Some(&size) = x.shape().dims().first() else { return Ok(None) };
-    if !x.array.is_contiguous() {
-        return Ok(None);
-    }
-    let part = match item {
-        Item::Int(i) => x.array.row(check_int("getitem", *i, 0, size)?.value()),
-        Item::Slice(a, b, c) => {
-            let at = slice_axis("getitem", size, *a, *b, *c)?;
-            if at.step != 1 {
-                return Ok(None);
-            }
-            x.array.rows(at.start.value(), at.size.value())
-        }
-        Item::Ellipsis | Item::NewAxis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
-            return Ok(None);
-        }
-    };
-    Ok(Some(Value::plain(part)))
 }
 
 /// Rows that a plain key names: `x[i]`, or `x[a:b]`.

@@ -12,8 +12,9 @@ use crate::engine::tape::Operand;
 use crate::error;
 use crate::ops::elementwise::{Elementwise, arithmetic, bits, comparison};
 use crate::py::arguments::{Held, place};
+use crate::py::elementwise::{direct, is_small, map_direct};
 use crate::py::errors::{OrRaise, to_python};
-use crate::py::functions::{direct, guard, map_few, map_held};
+use crate::py::functions::{guard, map_held};
 use crate::py::number;
 use crate::py::tensor::{self, TensorObject};
 
@@ -36,29 +37,11 @@ const QUOTIENT: usize = 3;
 /// From CPython 3.14 on the stack borrows from variables, and reference counts say nothing.
 pub static STACK_BORROWS: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-fn is_small(operand: Operand<'_>) -> bool {
-    match operand {
-        Operand::Value(value) => {
-            let shape = value.shape();
-            !shape.is_known() || shape.count() <= crate::py::functions::DETACH_ABOVE / 2
-        }
-        Operand::Scalar(_) => true,
-    }
-}
-
 pub(super) unsafe extern "C" fn binary<const I: usize>(a: Object, b: Object) -> Object {
     guard(|py| {
         // SAFETY: live operands of an operator.
-        if let Some(result) = unsafe { map_few(py, BINARY[I], [a, b])? } {
+        if let Some(result) = unsafe { map_direct(py, BINARY[I], [a, b])? } {
             return Ok(result);
-        }
-        // SAFETY: as above; nothing below runs Python code before they are used.
-        if let (Some(x), Some(y)) = unsafe { (direct(a), direct(b)) } {
-            let ints = I == QUOTIENT
-                && !matches!((x, y), (Operand::Value(v), _) | (_, Operand::Value(v)) if v.dtype().is_float());
-            if is_small(x) && is_small(y) && !ints {
-                return Ok(tensor::new_object(apply::map(BINARY[I], &[x, y]).or_raise(py)?));
-            }
         }
         let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {
             return Ok(not_implemented());
@@ -128,8 +111,8 @@ pub(super) unsafe extern "C" fn matmul(a: Object, b: Object) -> Object {
         // SAFETY: live operands of an operator; a product runs no Python code.
         if let (Some(Operand::Value(x)), Some(Operand::Value(y))) =
             unsafe { (direct(a), direct(b)) }
-            && is_small(Operand::Value(x))
-            && is_small(Operand::Value(y))
+            && is_small(x)
+            && is_small(y)
             && autocast::current().is_none()
             && let Some(product) = apply::small_product(x, y).or_raise(py)?
         {
@@ -161,7 +144,7 @@ pub(super) unsafe extern "C" fn positive(a: Object) -> Object {
 
 fn unary(py: Python<'_>, def: &'static Elementwise, a: Object) -> PyResult<Object> {
     // SAFETY: a live operand of an operator.
-    if let Some(result) = unsafe { map_few(py, def, [a])? } {
+    if let Some(result) = unsafe { map_direct(py, def, [a])? } {
         return Ok(result);
     }
     let Some(x) = operand(py, a)? else { return Ok(not_implemented()) };
@@ -179,7 +162,7 @@ pub(super) unsafe extern "C" fn compare(a: Object, b: Object, op: c_int) -> Obje
             _ => &comparison::greater_equal,
         };
         // SAFETY: live operands of an operator.
-        if let Some(result) = unsafe { map_few(py, def, [a, b])? } {
+        if let Some(result) = unsafe { map_direct(py, def, [a, b])? } {
             return Ok(result);
         }
         let (Some(x), Some(y)) = (operand(py, a)?, operand(py, b)?) else {

@@ -1,0 +1,89 @@
+//! Elementwise calls on operands that are looked at where they are: nothing is cloned on the way.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::arguments::scalar;
+use super::errors::OrRaise;
+use super::functions::DETACH_ABOVE;
+use super::tensor::{self, TensorObject};
+use crate::dtype::{Numeric, Scalar};
+use crate::engine::eager::apply;
+use crate::engine::tape::{Operand, Value};
+use crate::engine::trace;
+use crate::ops::elementwise::Elementwise;
+
+/// An operand that is looked at where it is: a number, or a tensor with a value of its own in host
+/// memory, outside all traces.
+///
+/// # Safety
+/// A live object, an attached thread, and no Python code as long as the operand lives.
+#[inline(always)]
+pub unsafe fn direct<'a>(object: *mut ffi::PyObject) -> Option<Operand<'a>> {
+    // SAFETY: as the caller's.
+    if trace::active() { None } else { unsafe { direct_at_hand(object) } }
+}
+
+/// The same, where the caller has seen that no trace is open.
+///
+/// # Safety
+/// As for [`direct`].
+#[inline(always)]
+unsafe fn direct_at_hand<'a>(object: *mut ffi::PyObject) -> Option<Operand<'a>> {
+    // SAFETY: as the caller's.
+    unsafe {
+        if ffi::Py_TYPE(object) == tensor::type_object() {
+            return (*object.cast::<TensorObject>()).own_at_hand().map(Operand::Value);
+        }
+    }
+    scalar(object).map(|value| Operand::Scalar(value.into()))
+}
+
+/// Whether a value is too small for other threads of Python to be let run meanwhile.
+pub fn is_small(value: &Value) -> bool {
+    let shape = value.shape();
+    !shape.is_known() || shape.count() <= DETACH_ABOVE / 2
+}
+
+/// The hottest path of all: an elementwise op on tensors of moderate size that are looked at where
+/// they are, and numbers. `None`, with nothing done, of others.
+///
+/// # Safety
+/// Live objects, an attached thread.
+#[inline(never)]
+pub unsafe fn map_direct<const N: usize>(
+    py: Python<'_>,
+    def: &'static Elementwise,
+    objects: [*mut ffi::PyObject; N],
+) -> PyResult<Option<*mut ffi::PyObject>> {
+    if trace::active() {
+        return Ok(None);
+    }
+    tensor::prepare(py)?;
+    let mut operands = [Operand::Scalar(Numeric::Known(Scalar::Bool(false))); N];
+    for (place, object) in operands.iter_mut().zip(objects) {
+        // SAFETY: as the caller's; neither a kernel nor the tape runs Python code. Floats are taken
+        // by themselves: what may be any number is put together from pieces.
+        unsafe {
+            if ffi::PyFloat_CheckExact(object) != 0 {
+                let number = Scalar::Float(ffi::PyFloat_AS_DOUBLE(object));
+                *place = Operand::Scalar(Numeric::Known(number));
+                continue;
+            }
+            let Some(operand) = direct_at_hand(object) else { return Ok(None) };
+            *place = operand;
+        }
+    }
+    if let Some((array, entry)) = apply::map_few(def, &operands).or_raise(py)? {
+        return Ok(Some(tensor::new_fresh(array, entry.into())));
+    }
+    // What the op takes no tensors of, as a quotient of integers, is another op's business.
+    let is_taken = |operand: &Operand<'_>| match operand {
+        Operand::Value(value) => is_small(value) && def.classes.contains(value.dtype().class()),
+        Operand::Scalar(_) => true,
+    };
+    if !operands.iter().all(is_taken) {
+        return Ok(None);
+    }
+    Ok(Some(tensor::new_object(apply::map(def, &operands).or_raise(py)?)))
+}
