@@ -29,14 +29,18 @@ pub unsafe fn direct<'a>(object: *mut ffi::PyObject) -> Option<Operand<'a>> {
 /// # Safety
 /// As for [`direct`].
 #[inline(always)]
-unsafe fn direct_at_hand<'a>(object: *mut ffi::PyObject) -> Option<Operand<'a>> {
+pub unsafe fn direct_at_hand<'a>(object: *mut ffi::PyObject) -> Option<Operand<'a>> {
     // SAFETY: as the caller's.
     unsafe {
         if ffi::Py_TYPE(object) == tensor::type_object() {
             return (*object.cast::<TensorObject>()).own_at_hand().map(Operand::Value);
         }
     }
-    scalar(object).map(|value| Operand::Scalar(value.into()))
+    match scalar(object) {
+        Some(value) => Some(Operand::Scalar(value.into())),
+        // SAFETY: as the caller's.
+        None => unsafe { tensor::downcast(object)?.own_at_hand().map(Operand::Value) },
+    }
 }
 
 /// Whether a value is too small for other threads of Python to be let run meanwhile.

@@ -12,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use smallvec::SmallVec;
 
-use super::arguments::{Held, Parsed, Signature, leak, scalar};
+use super::arguments::{Held, Looked, Parsed, Signature, leak, scalar};
 use super::elementwise::map_direct;
 use super::errors::{OrRaise, to_python};
 use super::tensor;
@@ -32,6 +32,7 @@ use crate::ops::op::Type;
 use crate::ops::{Entry, table};
 use crate::small::small;
 use crate::threads;
+use crate::watch;
 
 /// Calls over operands with more elements than this let other threads run.
 pub const DETACH_ABOVE: usize = 1 << 15;
@@ -89,11 +90,12 @@ unsafe fn enter(
             return Err(to_python(py, error::internal("the table is not ready")));
         };
         if let Entry::Composite(composite) = entry
-            && composite.views
+            && !trace::active()
+            && !watch::on()
         {
             // SAFETY: the list was just built in this form.
-            let seen = unsafe { seen(py, composite, signature, &all, positional, keywords)? };
-            if let Some(result) = seen {
+            let found = unsafe { direct(py, composite, signature, &all, positional, keywords)? };
+            if let Some(result) = found {
                 return Ok(result);
             }
         }
@@ -148,12 +150,13 @@ unsafe fn map(
     map_held(py, def, &held).map(Some)
 }
 
-/// The hot path of functions that show their first argument otherwise: its value is read where it
-/// is. `None` where that value is not one to look at directly, or is to be copied.
+/// The hot path of composites: operands that are read where they are. `None`, with nothing done,
+/// where they are not such, where other threads of Python are let run meanwhile, and where more is
+/// done with results.
 ///
 /// # Safety
-/// As for [`Signature::parse`].
-unsafe fn seen(
+/// As for [`Signature::parse`]; no trace is open.
+unsafe fn direct(
     py: Python<'_>,
     composite: &'static Composite,
     signature: &Signature,
@@ -161,20 +164,31 @@ unsafe fn seen(
     count: usize,
     keywords: *mut ffi::PyObject,
 ) -> PyResult<Option<*mut ffi::PyObject>> {
-    if count == 0 {
+    if composite.returns != Returns::One || composite.requires_grad.is_some() {
         return Ok(None);
     }
-    // SAFETY: a live argument, of which nothing is kept.
-    let this = match unsafe { tensor::downcast(args[0]) } {
-        Some(this) if unsafe { this.own() }.is_some() => this,
-        _ => return Ok(None),
-    };
-    // SAFETY: as the caller's. Code of the user's may run here, and no reference lives.
-    let attributes = unsafe { signature.attributes(py, args, count, keywords)? };
-    tensor::prepare(py)?;
-    // SAFETY: neither a formula nor the tape runs code of the user's.
-    let Some(value) = (unsafe { this.own() }) else { return Ok(None) };
-    views::call(composite, &attributes, value, tape::recording(), tensor::new_object).or_raise(py)
+    // A view takes no longer of many elements.
+    let limit = if composite.views { usize::MAX } else { DETACH_ABOVE };
+    let mut looked = Looked::default();
+    // SAFETY: as the caller's; neither a formula nor the tape runs Python code.
+    if !unsafe { signature.look(py, args, count, keywords, limit, &mut looked)? } {
+        return Ok(None);
+    }
+    let Looked { attributes, operands } = &looked;
+    if let ([Operand::Value(x)], true) = (operands.as_slice(), composite.views) {
+        let view = views::call(composite, attributes, x, tape::recording(), tensor::new_object);
+        if let Some(result) = view.or_raise(py)? {
+            return Ok(Some(result));
+        }
+        if x.shape().count() > DETACH_ABOVE {
+            return Ok(None);
+        }
+    }
+    if size_made(attributes) > DETACH_ABOVE {
+        return Ok(None);
+    }
+    let found = autocast::call(composite, attributes, operands, tape::recording()).or_raise(py)?;
+    Ok(found.into_iter().next().map(tensor::new_object))
 }
 
 /// An elementwise op on parsed operands.

@@ -30,7 +30,9 @@ use crate::watch;
 use apply::{apply, apply_all};
 
 /// A value of a running formula.
-enum Slot {
+enum Slot<'a> {
+    /// An operand, which lies where it is
+    Lent(&'a Value),
     /// Computed
     Value(Value),
     /// Its type only: a residual that was not kept, because the rule does not read it
@@ -38,25 +40,25 @@ enum Slot {
 }
 
 /// Computes every node as it is emitted, and records it where `record`.
-pub struct Eager {
-    slots: RefCell<Vec<Slot>>,
+pub struct Eager<'a> {
+    slots: RefCell<Vec<Slot<'a>>>,
     record: bool,
 }
 
 thread_local! {
     /// Storage of finished emissions, for the next ones on this thread.
-    static STORAGE: RefCell<Vec<Vec<Slot>>> = const { RefCell::new(Vec::new()) };
+    static STORAGE: RefCell<Vec<Vec<Slot<'static>>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Emptied lists that a thread keeps, and how long they may be.
 const KEPT_LISTS: usize = 4;
 const KEPT_LENGTH: usize = 64;
 
-impl Drop for Eager {
+impl Drop for Eager<'_> {
     fn drop(&mut self) {
-        let mut slots = std::mem::take(self.slots.get_mut());
-        slots.clear();
+        let slots = std::mem::take(self.slots.get_mut());
         if slots.capacity() <= KEPT_LENGTH {
+            let slots = emptied(slots);
             // A thread that is ending keeps nothing.
             let _ = STORAGE.try_with(|kept| {
                 let mut kept = kept.borrow_mut();
@@ -68,9 +70,26 @@ impl Drop for Eager {
     }
 }
 
-impl Eager {
+/// The memory of a list, for values of another lifetime.
+fn emptied<'a>(slots: Vec<Slot<'_>>) -> Vec<Slot<'a>> {
+    slots.into_iter().filter_map(|_| None).collect()
+}
+
+impl Slot<'_> {
+    /// The value, where there is one.
+    #[inline(always)]
+    fn value(&self) -> Option<&Value> {
+        match self {
+            Slot::Lent(value) => Some(value),
+            Slot::Value(value) => Some(value),
+            Slot::Type(_) => None,
+        }
+    }
+}
+
+impl<'a> Eager<'a> {
     /// An empty emission.
-    pub fn new(record: bool) -> Eager {
+    pub fn new(record: bool) -> Eager<'a> {
         let slots = STORAGE.with(|kept| kept.borrow_mut().pop()).unwrap_or_default();
         Eager { slots: RefCell::new(slots), record }
     }
@@ -86,9 +105,9 @@ impl Eager {
     }
 
     /// Adds an operand.
-    pub fn operand(&self, operand: Operand<'_>) -> Arg {
+    pub fn operand(&self, operand: Operand<'a>) -> Arg {
         match operand {
-            Operand::Value(value) => self.value(value.clone()),
+            Operand::Value(value) => self.push(Slot::Lent(value)),
             Operand::Scalar(scalar) => Arg::Number(scalar),
         }
     }
@@ -96,16 +115,14 @@ impl Eager {
     /// The value of an expression; a number becomes a tensor.
     pub fn value_of(&self, x: Expr<'_>) -> Result<Value> {
         let at = self.place(x)?;
-        match &self.slots.borrow()[at] {
-            Slot::Value(value) => Ok(value.clone()),
-            Slot::Type(_) => Err(not_saved()),
-        }
+        self.slots.borrow()[at].value().cloned().ok_or_else(not_saved)
     }
 
     /// The same, where nothing reads the emission any more: the value leaves it.
     pub fn last(&self, x: Expr<'_>) -> Result<Value> {
         let at = self.place(x)?;
         match self.slots.borrow_mut().swap_remove(at) {
+            Slot::Lent(value) => Ok(value.clone()),
             Slot::Value(value) => Ok(value),
             Slot::Type(_) => Err(not_saved()),
         }
@@ -125,12 +142,13 @@ impl Eager {
     #[inline]
     fn with_shape<T>(&self, id: Id, f: impl FnOnce(&Shape) -> T) -> T {
         match &self.slots.borrow()[id.0 as usize] {
+            Slot::Lent(value) => f(value.shape()),
             Slot::Value(value) => f(value.shape()),
             Slot::Type(ty) => f(&ty.shape),
         }
     }
 
-    fn push(&self, slot: Slot) -> Arg {
+    fn push(&self, slot: Slot<'a>) -> Arg {
         let mut slots = self.slots.borrow_mut();
         slots.push(slot);
         Arg::Node(Id(slots.len() as u32 - 1))
@@ -142,7 +160,7 @@ fn not_saved() -> error::Error {
     error::internal("a formula gave a value that was not saved")
 }
 
-impl Emit for Eager {
+impl Emit for Eager<'_> {
     fn emit(&self, op: Op, args: &[Arg]) -> Id {
         let explained = |error| origin::explain(error, Origin::running());
         let mut values = {
@@ -151,9 +169,9 @@ impl Emit for Eager {
             for arg in args {
                 operands.push(match *arg {
                     Arg::Number(scalar) => Operand::Scalar(scalar),
-                    Arg::Node(id) => match &slots[id.0 as usize] {
-                        Slot::Value(value) => Operand::Value(value),
-                        Slot::Type(_) => throw(error::internal(format!(
+                    Arg::Node(id) => match slots[id.0 as usize].value() {
+                        Some(value) => Operand::Value(value),
+                        None => throw(error::internal(format!(
                             "{} reads a value that was not kept",
                             op.name()
                         ))),
@@ -186,14 +204,17 @@ impl Emit for Eager {
     }
 
     fn ty(&self, id: Id) -> Type {
+        let of = |value: &Value| Type::new(value.dtype(), value.shape().clone());
         match &self.slots.borrow()[id.0 as usize] {
-            Slot::Value(value) => Type::new(value.dtype(), value.shape().clone()),
+            Slot::Lent(value) => of(value),
+            Slot::Value(value) => of(value),
             Slot::Type(ty) => ty.clone(),
         }
     }
 
     fn dtype(&self, id: Id) -> DType {
         match &self.slots.borrow()[id.0 as usize] {
+            Slot::Lent(value) => value.dtype(),
             Slot::Value(value) => value.dtype(),
             Slot::Type(ty) => ty.dtype,
         }
@@ -213,9 +234,9 @@ impl Emit for Eager {
     }
 
     fn integer(&self, id: Id) -> Option<i64> {
-        let array = match &self.slots.borrow()[id.0 as usize] {
-            Slot::Value(value) if !trace::is_traced(&value.array) => value.array.clone(),
-            Slot::Value(_) | Slot::Type(_) => return None,
+        let array = match self.slots.borrow()[id.0 as usize].value() {
+            Some(value) if !trace::is_traced(&value.array) => value.array.clone(),
+            Some(_) | None => return None,
         };
         if array.dtype != DType::I64 || array.count() != 1 {
             return None;
@@ -227,8 +248,8 @@ impl Emit for Eager {
 
     fn allow_rows(&self, id: Id) {
         if self.record
-            && let Slot::Value(Value { history: History::Leaf(leaf), .. }) =
-                &self.slots.borrow()[id.0 as usize]
+            && let Some(Value { history: History::Leaf(leaf), .. }) =
+                self.slots.borrow()[id.0 as usize].value()
         {
             leaf.allow_rows();
         }

@@ -122,6 +122,21 @@ pub enum ParamKind {
     Key,
 }
 
+impl ParamKind {
+    /// Whether tensors or numbers stand for it among the operands. (A key does too, but is drawn
+    /// where none is given.)
+    pub const fn takes_operands(&self) -> bool {
+        matches!(
+            self,
+            ParamKind::Tensor(_)
+                | ParamKind::MaybeTensor(_)
+                | ParamKind::Tensors
+                | ParamKind::Number
+                | ParamKind::MaybeNumber
+        )
+    }
+}
+
 /// One declared parameter.
 #[derive(Clone, Copy, Debug)]
 pub struct Param {
@@ -230,16 +245,9 @@ pub const fn inlined(inline: bool, returns: Returns) -> bool {
 pub const fn shows(views: bool, params: &[Param], returns: Returns) -> bool {
     let mut i = 0;
     while views && i < params.len() {
-        let is_operand = matches!(
-            params[i].kind,
-            ParamKind::Tensor(_)
-                | ParamKind::MaybeTensor(_)
-                | ParamKind::Tensors
-                | ParamKind::Number
-                | ParamKind::MaybeNumber
-                | ParamKind::Key
-                | ParamKind::MaybeDevice
-        );
+        let kind = params[i].kind;
+        let is_operand =
+            kind.takes_operands() || matches!(kind, ParamKind::Key | ParamKind::MaybeDevice);
         assert!(is_operand == (i == 0), "the first parameter of a view alone is an operand");
         i += 1;
     }

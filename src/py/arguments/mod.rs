@@ -3,6 +3,7 @@
 //! Here arguments are matched with parameters, by place and name; `parse` reads one argument.
 
 mod foreign;
+mod look;
 mod parse;
 
 use std::os::raw::c_char;
@@ -24,6 +25,7 @@ use crate::engine::tape::{Operand, Value};
 use crate::engine::transfer;
 use crate::error;
 use crate::ops::declare::{Attr, Param, ParamKind, Unlike, attribute_of, number};
+pub use look::Looked;
 pub use parse::{clipped_index, index, scalar};
 use parse::{parse_many, parse_one};
 
@@ -195,28 +197,6 @@ impl Signature {
             })
         };
         settle(py, self.name, parsed.device, &mut parsed.operands, takes_number)
-    }
-
-    /// The attributes of a call whose first parameter is its only operand, which stays where it is.
-    ///
-    /// # Safety
-    /// As for [`Signature::parse`].
-    pub unsafe fn attributes(
-        &self,
-        py: Python<'_>,
-        args: &[*mut ffi::PyObject],
-        count: usize,
-        keywords: *mut ffi::PyObject,
-    ) -> PyResult<SmallVec<[Attr; 4]>> {
-        let (mut slots, mut none) = (Slots::new(), SmallVec::new());
-        // SAFETY: as the caller's.
-        let placed = unsafe { self.place(args, count, keywords, &mut slots)? };
-        let mut attributes = SmallVec::new();
-        attributes.push(Attr::Operand);
-        for i in 1..self.params.len() {
-            attributes.push(self.attribute(py, i, &placed, &mut none)?);
-        }
-        Ok(attributes)
     }
 
     /// The attribute of a parameter: of its argument, of the several that are its, or its default.
