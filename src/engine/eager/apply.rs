@@ -36,6 +36,16 @@ pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
     if record { tape::record(op, args, array) } else { Ok(Value::plain(array)) }
 }
 
+/// The same of an op that is kept to be computed again.
+#[inline]
+pub fn apply_again(op: &Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
+    match op {
+        Op::Map(def) => apply_map(def, args, record),
+        _ if record => apply(op.clone(), args, record),
+        _ => compute(op, args).map(Value::plain),
+    }
+}
+
 /// The same for an elementwise op.
 #[inline]
 fn apply_map(def: &'static Elementwise, args: &[Operand<'_>], record: bool) -> Result<Value> {

@@ -1,6 +1,7 @@
 //! Formulas run at once: the emission that computes.
 
 pub mod apply;
+mod replay;
 pub mod views;
 
 use std::cell::RefCell;
@@ -28,6 +29,7 @@ use crate::site::Origin;
 use crate::small::small;
 use crate::watch;
 use apply::{apply, apply_all};
+use replay::{Known, Step};
 
 /// A value of a running formula.
 enum Slot<'a> {
@@ -43,6 +45,8 @@ enum Slot<'a> {
 pub struct Eager<'a> {
     slots: RefCell<Vec<Slot<'a>>>,
     record: bool,
+    /// The ops so far, where they are noted and depend on no data
+    noted: RefCell<Option<Vec<Step>>>,
 }
 
 thread_local! {
@@ -91,7 +95,27 @@ impl<'a> Eager<'a> {
     /// An empty emission.
     pub fn new(record: bool) -> Eager<'a> {
         let slots = STORAGE.with(|kept| kept.borrow_mut().pop()).unwrap_or_default();
-        Eager { slots: RefCell::new(slots), record }
+        Eager { slots: RefCell::new(slots), record, noted: RefCell::new(None) }
+    }
+
+    /// Notes the ops from now on.
+    fn note(&self) {
+        self.noted.replace(Some(Vec::new()));
+    }
+
+    /// Gives up noting ops.
+    fn note_nothing(&self) {
+        self.noted.replace(None);
+    }
+
+    fn note_op(&self, op: &Op, args: &[Arg]) {
+        let mut noted = self.noted.borrow_mut();
+        if let Some(steps) = &mut *noted {
+            match steps.len() < replay::LONGEST && op.results() == 1 {
+                true => steps.push(Step::new(op, args)),
+                false => *noted = None,
+            }
+        }
     }
 
     /// Adds a value.
@@ -163,6 +187,7 @@ fn not_saved() -> error::Error {
 impl Emit for Eager<'_> {
     fn emit(&self, op: Op, args: &[Arg]) -> Id {
         let explained = |error| origin::explain(error, Origin::running());
+        self.note_op(&op, args);
         let mut values = {
             let slots = self.slots.borrow();
             let mut operands: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
@@ -234,6 +259,7 @@ impl Emit for Eager<'_> {
     }
 
     fn integer(&self, id: Id) -> Option<i64> {
+        self.note_nothing();
         let array = match self.slots.borrow()[id.0 as usize].value() {
             Some(value) if !trace::is_traced(&value.array) => value.array.clone(),
             Some(_) | None => return None,
@@ -247,6 +273,7 @@ impl Emit for Eager<'_> {
     }
 
     fn allow_rows(&self, id: Id) {
+        self.note_nothing();
         if self.record
             && let Some(Value { history: History::Leaf(leaf), .. }) =
                 self.slots.borrow()[id.0 as usize].value()
@@ -354,13 +381,10 @@ impl Dispatch for Computed {
                 false => elsewhere(self.0, called),
             };
         }
-        // Only the CPU runs eager calls by plans.
-        let may_plan = !record && is_cpu;
         if watch::on() && !(record && composite.stays()) {
-            let run = || call_now(composite, attributes, operands, record, may_plan);
-            return observe::composite(composite, operands, run);
+            return observe::composite(composite, operands, || call_now(called, is_cpu));
         }
-        call_now(composite, attributes, operands, record, may_plan)
+        call_now(called, is_cpu)
     }
 }
 
@@ -373,7 +397,7 @@ impl Dispatch for Traced {
     }
 
     fn composite(&self, called: &Called<'_>) -> Result<Values> {
-        emitted(called.composite, called.attributes, called.operands, called.record)
+        emitted(called, None)
     }
 }
 
@@ -410,22 +434,19 @@ fn elsewhere(device: Device, called: &Called<'_>) -> Result<Values> {
 }
 
 /// The same, unwatched.
-fn call_now(
-    composite: &'static Composite,
-    attributes: &[Attr],
-    operands: &[Operand<'_>],
-    record: bool,
-    may_plan: bool,
-) -> Result<SmallVec<[Value; 1]>> {
+fn call_now(called: &Called<'_>, is_cpu: bool) -> Result<SmallVec<[Value; 1]>> {
+    let &Called { composite, attributes, operands, record } = called;
     let is_checking = watch::on() && watch::checking();
     let plans = !is_checking && composite.payoff.body.is_worth_planning();
-    if may_plan
+    // Only the CPU runs eager calls by plans.
+    if is_cpu
+        && !record
         && (kernel(composite, is_checking).is_some() || plans)
         && let Some(mut signature) = signature::of(composite, attributes, operands)
     {
         return call_signed(&mut signature, operands);
     }
-    emitted(composite, attributes, operands, record)
+    if is_cpu { again(called) } else { emitted(called, None) }
 }
 
 /// The kernel of a composite. Checks look at every step of a formula, where nothing tells it from
@@ -457,17 +478,36 @@ fn call_signed(
     {
         return Ok(plain(arrays));
     }
-    emitted(composite, &signature.call().attributes, operands, false)
+    let attributes = &signature.call().attributes;
+    again(&Called { composite, attributes, operands, record: false })
 }
 
-/// Runs the formula of a composite: all its results.
-fn emitted(
-    composite: &'static Composite,
-    attributes: &[Attr],
-    operands: &[Operand<'_>],
-    record: bool,
-) -> Result<SmallVec<[Value; 1]>> {
+/// Runs the formula of a composite on values in host memory, or the ops that it emitted before.
+fn again(called: &Called<'_>) -> Result<Values> {
+    // A call that stays one is no formula where it is recorded.
+    let is_formula = !(called.record && called.composite.stays());
+    if !is_formula || watch::on() {
+        return emitted(called, None);
+    }
+    match replay::known(called) {
+        Known::Replay(replay) => {
+            let found = replay.run(called.operands)?;
+            pending::tidy();
+            Ok(smallvec![found])
+        }
+        Known::Again(mark) => emitted(called, Some(mark)),
+        Known::New => emitted(called, None),
+    }
+}
+
+/// Runs the formula of a composite: all its results. What it emits is kept for a call with this
+/// mark.
+fn emitted(called: &Called<'_>, mark: Option<u64>) -> Result<Values> {
+    let &Called { composite, attributes, operands, record } = called;
     let cx = Eager::new(record);
+    if mark.is_some() {
+        cx.note();
+    }
     let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));
     let arguments = Arguments { cx: &cx, attributes, operands: &args };
     // Elsewhere a call stays one for the sake of its kernel alone, which was asked before.
@@ -476,6 +516,11 @@ fn emitted(
         false => composite.formula(&arguments),
     });
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
+    if let Some(mark) = mark {
+        let place = if let [y] = outputs[..] { Some(cx.place(y)?) } else { None };
+        let emission = cx.noted.take().zip(place);
+        replay::keep(mark, called, origin::of(composite, &arguments), emission);
+    }
     let results = match outputs[..] {
         [y] => Ok(smallvec![cx.last(y)?]),
         _ => outputs.iter().map(|&y| cx.value_of(y)).collect(),

@@ -1,5 +1,6 @@
 //! The one table of signatures.
 
+use std::cell::RefCell;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,8 +33,52 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Signatures that a thread used last, one for each of so many groups of calls.
+const RECENT: usize = 64;
+
+thread_local! {
+    static OF_LATE: RefCell<[Option<Arc<Signature>>; RECENT]> =
+        const { RefCell::new([const { None }; RECENT]) };
+}
+
+/// The group of a call: by what tells calls of one program from one another most often.
+fn group(composite: &'static Composite, operands: &[Operand<'_>]) -> usize {
+    let mut mark = std::ptr::from_ref(composite).addr() >> 4;
+    for operand in operands {
+        if let Operand::Value(x) = operand {
+            let sizes = x.shape().dims().iter().filter_map(|d| d.known());
+            mark = sizes.fold(mark, |mark, n| mark.wrapping_mul(31) ^ n);
+        }
+    }
+    (mark ^ mark >> 7) % RECENT
+}
+
 /// The signature of a call on values in host memory and numbers that are known.
 pub(super) fn find(
+    composite: &'static Composite,
+    attributes: &[Attr],
+    operands: &[Operand<'_>],
+) -> Arc<Signature> {
+    let at = group(composite, operands);
+    let is_same = |x: &&Arc<Signature>| {
+        let exact = x.exact;
+        x.looked.load(Ordering::Relaxed) & !exact == 0
+            && x.is_of(composite, attributes, operands, exact)
+    };
+    let recent = OF_LATE.try_with(|of_late| of_late.borrow()[at].as_ref().filter(is_same).cloned());
+    // A thread that is ending keeps nothing.
+    if let Some(found) = recent.ok().flatten() {
+        return found;
+    }
+    let found = find_in_table(composite, attributes, operands);
+    let before = OF_LATE.try_with(|of_late| of_late.borrow_mut()[at].replace(found.clone()));
+    // What goes may be the last of its kind, and is dropped out of the list.
+    drop(before);
+    found
+}
+
+/// The same, from the table.
+fn find_in_table(
     composite: &'static Composite,
     attributes: &[Attr],
     operands: &[Operand<'_>],

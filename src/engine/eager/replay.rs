@@ -1,0 +1,255 @@
+//! Calls that are made again: the ops that their formula emitted the last time, without the
+//! formula.
+//!
+//! On operands of the same types, and the same numbers, a formula emits the same ops, unless it
+//! looks at data. So a thread keeps the short emissions of late and runs their ops one by one, which
+//! is what running the formula does too: the same results, entries of the tape and refusals. What a
+//! call costs beside its kernels is then little more than the comparison.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use super::apply::apply_again;
+use crate::dtype::{DType, Numeric, Scalar};
+use crate::engine::tape::{Operand, Value};
+use crate::engine::trace::Called;
+use crate::error::{self, Result};
+use crate::ops::declare::{Attr, Composite};
+use crate::ops::emit::{Arg, catch};
+use crate::ops::op::Op;
+use crate::ops::origin;
+use crate::shape::Shape;
+use crate::site::Origin;
+
+/// Ops of an emission that is kept: beside more of them a formula takes no time.
+pub const LONGEST: usize = 8;
+
+/// Emissions that a thread keeps, one for each of so many groups of calls.
+const KEPT: usize = 256;
+
+/// An op of an emission.
+pub struct Step {
+    op: Op,
+    args: SmallVec<[Arg; 3]>,
+}
+
+impl Step {
+    /// An op as it is emitted.
+    pub fn new(op: &Op, args: &[Arg]) -> Step {
+        Step { op: op.clone(), args: args.into() }
+    }
+}
+
+/// What an operand was.
+enum Place {
+    Tensor(DType, Shape),
+    Number(Scalar),
+}
+
+/// An emission. Its values are the tensors among the operands, and behind them what its ops gave.
+pub struct Replay {
+    composite: &'static Composite,
+    attributes: Box<[Attr]>,
+    places: Box<[Place]>,
+    record: bool,
+    origin: Origin,
+    steps: Box<[Step]>,
+    /// Which value is the result
+    result: usize,
+}
+
+/// What a group of calls has: its last call.
+#[derive(Default)]
+struct Slot {
+    mark: Cell<u64>,
+    kept: RefCell<Kept>,
+}
+
+/// What is kept of a call.
+#[derive(Default)]
+enum Kept {
+    /// Nothing, unless it comes again
+    #[default]
+    Nothing,
+    /// Its emission
+    Replay(Rc<Replay>),
+    /// Nothing at all: its emission is long, or looks at data
+    Never,
+}
+
+thread_local! {
+    static SLOTS: [Slot; KEPT] = std::array::from_fn(|_| Slot::default());
+}
+
+/// What is known of a call.
+pub enum Known {
+    /// Its emission
+    Replay(Rc<Replay>),
+    /// It came before, so the emission is worth keeping
+    Again(u64),
+    /// Nothing
+    New,
+}
+
+/// What this thread knows of a call on operands in host memory.
+pub fn known(called: &Called<'_>) -> Known {
+    let Some(mark) = mark(called) else { return Known::New };
+    let found = SLOTS.try_with(|slots| {
+        let slot = &slots[group(mark)];
+        if slot.mark.replace(mark) != mark {
+            *slot.kept.borrow_mut() = Kept::Nothing;
+            return Known::New;
+        }
+        match &*slot.kept.borrow() {
+            Kept::Replay(replay) if replay.is_of(called) => Known::Replay(replay.clone()),
+            Kept::Replay(_) | Kept::Never => Known::New,
+            Kept::Nothing => Known::Again(mark),
+        }
+    });
+    // A thread that is ending keeps nothing.
+    found.unwrap_or(Known::New)
+}
+
+/// Keeps the emission of a call that came again: its ops, and which value was the result. `None`
+/// where nothing is to be kept of it.
+pub fn keep(
+    mark: u64,
+    called: &Called<'_>,
+    origin: Origin,
+    emission: Option<(Vec<Step>, usize)>,
+) {
+    let &Called { composite, attributes, operands, record } = called;
+    let places = operands.iter().filter_map(|&operand| match operand {
+        Operand::Value(x) => Some(Place::Tensor(x.dtype(), x.shape().clone())),
+        Operand::Scalar(Numeric::Known(number)) => Some(Place::Number(number)),
+        Operand::Scalar(Numeric::Told(_)) => None,
+    });
+    let replay = |(steps, result): (Vec<Step>, usize)| Replay {
+        composite,
+        attributes: attributes.into(),
+        places: places.collect(),
+        record,
+        origin,
+        steps: steps.into(),
+        result,
+    };
+    let kept = emission.map_or(Kept::Never, |emission| Kept::Replay(Rc::new(replay(emission))));
+    let _ = SLOTS.try_with(|slots| {
+        let slot = &slots[group(mark)];
+        slot.mark.set(mark);
+        *slot.kept.borrow_mut() = kept;
+    });
+}
+
+fn group(mark: u64) -> usize {
+    (mark >> 56) as usize % KEPT
+}
+
+/// A number for a call, most often of its own. `None` of calls with sizes that are not known.
+fn mark(called: &Called<'_>) -> Option<u64> {
+    let mut mark = std::ptr::from_ref(called.composite).addr() as u64 ^ u64::from(called.record);
+    let mut mix = |word: u64| mark = (mark.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    for attribute in called.attributes {
+        match attribute {
+            Attr::None => mix(1),
+            Attr::Operand => mix(2),
+            Attr::Bool(b) => mix(3 + u64::from(*b)),
+            Attr::DType(dtype) => mix(5 + *dtype as u64),
+            Attr::Int(n) => mix(*n as u64),
+            Attr::Float(x) => mix(x.to_bits()),
+            Attr::Operands(n) => mix(u64::from(*n)),
+            Attr::Ints(list) => list.iter().for_each(|&n| mix(n as u64)),
+            Attr::Text(text) => mix(text.len() as u64),
+            Attr::Size(_) | Attr::Sizes(_) => return None,
+        }
+    }
+    for operand in called.operands {
+        match *operand {
+            Operand::Value(x) => {
+                mix(x.dtype() as u64);
+                if !x.shape().is_known() {
+                    return None;
+                }
+                x.shape().dims().iter().for_each(|d| mix(d.value() as u64));
+            }
+            Operand::Scalar(Numeric::Known(Scalar::Float(x))) => mix(x.to_bits()),
+            Operand::Scalar(Numeric::Known(Scalar::Int(n))) => mix(n as u64),
+            Operand::Scalar(Numeric::Known(Scalar::Uint(n))) => mix(n),
+            Operand::Scalar(Numeric::Known(Scalar::Bool(b))) => mix(u64::from(b)),
+            Operand::Scalar(Numeric::Told(_)) => return None,
+        }
+    }
+    Some(mark)
+}
+
+impl Place {
+    #[inline(always)]
+    fn takes(&self, operand: &Operand<'_>) -> bool {
+        match (self, operand) {
+            (Place::Tensor(dtype, shape), Operand::Value(x)) => {
+                x.dtype() == *dtype && x.shape() == shape
+            }
+            (Place::Number(was), Operand::Scalar(Numeric::Known(now))) => match (was, now) {
+                (Scalar::Float(was), Scalar::Float(now)) => was.to_bits() == now.to_bits(),
+                (was, now) => was == now,
+            },
+            (Place::Tensor(..) | Place::Number(_), _) => false,
+        }
+    }
+}
+
+impl Replay {
+    fn is_of(&self, called: &Called<'_>) -> bool {
+        std::ptr::eq(self.composite, called.composite)
+            && self.record == called.record
+            && self.places.len() == called.operands.len()
+            && self.places.iter().zip(called.operands).all(|(place, x)| place.takes(x))
+            && *self.attributes == *called.attributes
+    }
+
+    /// Runs the ops on operands that it is kept for.
+    pub fn run(&self, operands: &[Operand<'_>]) -> Result<Value> {
+        let explained = |error| origin::explain(error, Origin::running());
+        let found = catch(|| {
+            let _within = self.origin.enter();
+            self.results(operands).map_err(explained)
+        });
+        found.and_then(|found| found).map_err(|error| error.within(self.composite.name))
+    }
+
+    fn results(&self, operands: &[Operand<'_>]) -> Result<Value> {
+        let mut tensors: SmallVec<[&Value; 4]> = SmallVec::new();
+        for operand in operands {
+            if let Operand::Value(x) = operand {
+                tensors.push(x);
+            }
+        }
+        let last = tensors.len() + self.steps.len() - 1;
+        let mut found: SmallVec<[Value; 2]> = SmallVec::new();
+        for (k, step) in self.steps.iter().enumerate() {
+            let mut args: SmallVec<[Operand<'_>; 4]> = SmallVec::new();
+            for arg in &step.args {
+                args.push(match *arg {
+                    Arg::Number(number) => Operand::Scalar(number),
+                    Arg::Node(id) => Operand::Value(match tensors.get(id.0 as usize) {
+                        Some(x) => x,
+                        None => &found[id.0 as usize - tensors.len()],
+                    }),
+                });
+            }
+            let value = apply_again(&step.op, &args, self.record)?;
+            drop(args);
+            if tensors.len() + k == self.result && self.result == last {
+                return Ok(value);
+            }
+            found.push(value);
+        }
+        match self.result.checked_sub(tensors.len()) {
+            None => Ok(tensors[self.result].clone()),
+            Some(k) if k < found.len() => Ok(found.swap_remove(k)),
+            Some(_) => Err(error::internal("a result that no op gave")),
+        }
+    }
+}
