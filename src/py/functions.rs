@@ -129,6 +129,7 @@ unsafe fn map(
         match *args {
             [x] => map_direct(py, def, [x])?,
             [x, y] => map_direct(py, def, [x, y])?,
+            [x, y, z] => map_direct(py, def, [x, y, z])?,
             _ => None,
         }
     };

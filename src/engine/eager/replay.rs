@@ -13,9 +13,10 @@ use smallvec::SmallVec;
 
 use super::apply::apply_again;
 use crate::dtype::{DType, Numeric, Scalar};
-use crate::engine::tape::{Operand, Value};
+use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::Called;
 use crate::error::{self, Result};
+use crate::layout::Layout;
 use crate::ops::declare::{Attr, Composite};
 use crate::ops::emit::{Arg, catch};
 use crate::ops::op::Op;
@@ -41,6 +42,9 @@ impl Step {
         Step { op: op.clone(), args: args.into() }
     }
 }
+
+/// A word for an attribute that is none; others without a number are words below it.
+const NONE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// What an operand was.
 enum Place {
@@ -104,8 +108,9 @@ pub fn known(called: &Called<'_>) -> Known {
         }
         match &*slot.kept.borrow() {
             Kept::Replay(replay) if replay.is_of(called) => Known::Replay(replay.clone()),
-            Kept::Replay(_) | Kept::Never => Known::New,
-            Kept::Nothing => Known::Again(mark),
+            Kept::Never => Known::New,
+            // One that another call has the mark of takes its place.
+            Kept::Replay(_) | Kept::Nothing => Known::Again(mark),
         }
     });
     // A thread that is ending keeps nothing.
@@ -153,10 +158,10 @@ fn mark(called: &Called<'_>) -> Option<u64> {
     let mut mix = |word: u64| mark = (mark.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     for attribute in called.attributes {
         match attribute {
-            Attr::None => mix(1),
-            Attr::Operand => mix(2),
-            Attr::Bool(b) => mix(3 + u64::from(*b)),
-            Attr::DType(dtype) => mix(5 + *dtype as u64),
+            Attr::None => mix(NONE),
+            Attr::Operand => mix(NONE - 1),
+            Attr::Bool(b) => mix(NONE - 2 - u64::from(*b)),
+            Attr::DType(dtype) => mix(NONE - 4 - *dtype as u64),
             Attr::Int(n) => mix(*n as u64),
             Attr::Float(x) => mix(x.to_bits()),
             Attr::Operands(n) => mix(u64::from(*n)),
@@ -217,6 +222,39 @@ impl Replay {
             self.results(operands).map_err(explained)
         });
         found.and_then(|found| found).map_err(|error| error.within(self.composite.name))
+    }
+
+    /// What the ops show of `x`, the only operand, where they do nothing else. `None`, and `take`, as
+    /// for [`call`](super::views::call).
+    #[inline]
+    pub fn shown<T>(&self, x: &Value, take: impl FnOnce(Value) -> T) -> Result<Option<T>> {
+        match &*self.steps {
+            [] => Ok(Some(take(x.clone()))),
+            [step] if self.result == 1 => {
+                let Some(layout) = step.op.view(x.dtype(), &x.array.layout) else {
+                    return Ok(None);
+                };
+                let view = x.array.view(layout);
+                if !self.record {
+                    return Ok(Some(take(Value::plain(view))));
+                }
+                let _within = self.origin.enter();
+                tape::record(step.op.clone(), &[Operand::Value(x)], view).map(take).map(Some)
+            }
+            _ if self.record => Ok(None),
+            steps => {
+                let mut layouts: SmallVec<[Layout; 2]> = SmallVec::new();
+                layouts.push(x.array.layout.clone());
+                for step in steps {
+                    let [Arg::Node(id)] = step.args[..] else { return Ok(None) };
+                    let shown = step.op.view(x.dtype(), &layouts[id.0 as usize]);
+                    let Some(layout) = shown else { return Ok(None) };
+                    layouts.push(layout);
+                }
+                let view = x.array.view(layouts.swap_remove(self.result));
+                Ok(Some(take(Value::plain(view))))
+            }
+        }
     }
 
     fn results(&self, operands: &[Operand<'_>]) -> Result<Value> {

@@ -8,16 +8,18 @@ use std::cell::{Cell, RefCell};
 
 use smallvec::SmallVec;
 
+use super::replay::{self, Known, Step};
 use crate::array::Array;
 use crate::dtype::{DType, Numeric};
 use crate::engine::tape::{self, Operand, Value};
-use crate::engine::trace;
+use crate::engine::trace::{self, Called};
 use crate::error::{self, Result};
 use crate::layout::Layout;
 use crate::ops::declare::{Arguments, Attr, Composite};
 use crate::ops::emit::{Arg, Emit, Id, OrThrow, catch, throw};
 use crate::ops::number::Number;
 use crate::ops::op::{Op, OperandType, Type};
+use crate::ops::origin;
 use crate::ops::scan::{self, Scan};
 use crate::shape::Dim;
 use crate::watch;
@@ -29,6 +31,8 @@ struct Viewer<'a> {
     /// The last op, where the tape asks for it
     op: RefCell<Option<Op>>,
     records: bool,
+    /// The ops so far, where they are kept
+    steps: Option<RefCell<Vec<Step>>>,
     /// Whether an op shows nothing, but computes
     computes: Cell<bool>,
 }
@@ -53,6 +57,9 @@ impl Emit for Viewer<'_> {
                 Layout::contiguous(ty.shape)
             })
         });
+        if let Some(steps) = &self.steps {
+            steps.borrow_mut().push(Step::new(&op, args));
+        }
         if self.records {
             self.op.replace(Some(op));
         }
@@ -109,11 +116,18 @@ pub fn call<T>(
     if watch::on() {
         return Ok(None);
     }
+    let record = record && x.requires_grad();
+    let called = Called { composite, attributes, operands: &[Operand::Value(x)], record };
+    let known = replay::known(&called);
+    if let Known::Replay(replay) = &known {
+        return replay.shown(x, take);
+    }
     let cx = Viewer {
         array: &x.array,
         layouts: RefCell::default(),
         op: RefCell::default(),
-        records: record && x.requires_grad(),
+        records: record,
+        steps: matches!(known, Known::Again(_)).then(RefCell::default),
         computes: Cell::new(false),
     };
     let operands = [Arg::Node(Id(0))];
@@ -123,6 +137,10 @@ pub fn call<T>(
         _ => None,
     });
     let Ok(Some(Arg::Node(Id(id)))) = result else { return Ok(None) };
+    if let (Known::Again(mark), Some(steps)) = (known, &cx.steps) {
+        let emission = (steps.take(), id as usize);
+        replay::keep(mark, &called, origin::of(composite, &arguments), Some(emission));
+    }
     if cx.computes.get() {
         return Ok(None);
     }

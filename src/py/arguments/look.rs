@@ -69,7 +69,7 @@ impl Signature {
         for (i, param) in self.params.iter().enumerate() {
             let fits = match param.kind {
                 ParamKind::MaybeDevice => placed.slot(i).is_null(),
-                kind if kind.takes_operands() => match self.given(py, i, &placed) {
+                kind if kind.takes_operands() => match self.given(i, &placed) {
                     Given::Objects => self.each(i, &placed, &mut fits),
                     Given::Nothing | Given::Default(_) => true,
                     Given::Missing => false,
@@ -86,8 +86,7 @@ impl Signature {
             if param.kind.takes_operands() {
                 push_with(&mut looked.attributes, || Attr::Operand);
             } else {
-                let attribute = self.attribute(py, i, &placed, &mut none)?;
-                looked.attributes.push(attribute);
+                self.attribute(py, i, &placed, &mut looked.attributes, &mut none)?;
             }
         }
         tensor::prepare(py)?;
@@ -95,7 +94,7 @@ impl Signature {
             if !param.kind.takes_operands() {
                 continue;
             }
-            match self.given(py, i, &placed) {
+            match self.given(i, &placed) {
                 Given::Objects => {
                     let before = looked.operands.len();
                     let mut take = |object| {
@@ -124,7 +123,7 @@ impl Signature {
 
     /// What parameter `i`, which takes operands, is given.
     #[inline]
-    fn given(&self, py: Python<'_>, i: usize, placed: &Placed<'_>) -> Given<'_> {
+    fn given(&self, i: usize, placed: &Placed<'_>) -> Given<'_> {
         let (kind, slot) = (self.params[i].kind, placed.slot(i));
         let is_several = placed.rest.is_some() && self.variadic == Some(i);
         if is_several || slot.is_null() && self.takes_none(i) {
@@ -134,7 +133,8 @@ impl Signature {
             return self.defaults[i].as_ref().map_or(Given::Missing, Given::Default);
         }
         let may_be_none = matches!(kind, ParamKind::MaybeTensor(_) | ParamKind::MaybeNumber);
-        match may_be_none && slot == py.None().as_ptr() {
+        // SAFETY: the object is always there.
+        match may_be_none && slot == unsafe { ffi::Py_None() } {
             true => Given::Nothing,
             false => Given::Objects,
         }

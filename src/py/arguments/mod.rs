@@ -27,7 +27,7 @@ use crate::error;
 use crate::ops::declare::{Attr, Param, ParamKind, Unlike, attribute_of, number};
 pub use look::Looked;
 pub use parse::{clipped_index, index, scalar};
-use parse::{parse_many, parse_one};
+use parse::{parse_many, parse_one, push_default, push_simple};
 
 /// A parsed operand.
 #[derive(Clone)]
@@ -188,8 +188,7 @@ impl Signature {
                 let object = unsafe { Bound::from_borrowed_ptr(py, slot) };
                 parsed.device = convert::device(self.name, &object)?;
             }
-            let attr = self.attribute(py, i, &placed, &mut parsed.operands)?;
-            parsed.attributes.push(attr);
+            self.attribute(py, i, &placed, &mut parsed.attributes, &mut parsed.operands)?;
         }
         let takes_number = |operand: usize| {
             attribute_of(&parsed.attributes, operand).is_some_and(|i| {
@@ -199,28 +198,42 @@ impl Signature {
         settle(py, self.name, parsed.device, &mut parsed.operands, takes_number)
     }
 
-    /// The attribute of a parameter: of its argument, of the several that are its, or its default.
+    /// Appends the attribute of a parameter: of its argument, of the several that are its, or its
+    /// default. Those that most calls have are written where they stay.
     #[inline]
     fn attribute(
         &self,
         py: Python<'_>,
         i: usize,
         placed: &Placed<'_>,
+        attributes: &mut SmallVec<[Attr; 8]>,
         operands: &mut SmallVec<[Held; 4]>,
-    ) -> PyResult<Attr> {
+    ) -> PyResult<()> {
         let (param, slot) = (&self.params[i], placed.slot(i));
-        match placed.rest {
+        let attribute = match placed.rest {
             Some(rest) if self.variadic == Some(i) => {
-                parse_many(py, self.name, param, rest, operands)
+                parse_many(py, self.name, param, rest, operands)?
             }
             _ if !slot.is_null() => {
                 // SAFETY: a borrowed argument, alive during the call.
                 let object = unsafe { Bound::from_borrowed_ptr(py, slot) };
-                parse_one(self.name, param, &object, operands)
+                if push_simple(param.kind, &object, attributes) {
+                    return Ok(());
+                }
+                parse_one(self.name, param, &object, operands)?
             }
-            _ if self.takes_none(i) => Ok(Attr::Operands(0)),
-            _ => self.default(py, i, operands),
-        }
+            _ if self.takes_none(i) => Attr::Operands(0),
+            // Operands, keys among them, are pushed besides.
+            _ if !param.kind.takes_operands()
+                && param.kind != ParamKind::Key
+                && push_default(&self.defaults[i], attributes) =>
+            {
+                return Ok(());
+            }
+            _ => self.default(py, i, operands)?,
+        };
+        attributes.push(attribute);
+        Ok(())
     }
 
     /// The parameter that takes several positional arguments: the last positional one, where it is

@@ -13,6 +13,7 @@ use crate::ops::declare::{Attr, Param, ParamKind};
 use crate::py::errors::{OrRaise, to_python};
 use crate::py::{convert, dtype, number, size, tensor};
 use crate::shape::Extent;
+use crate::small::push_with;
 
 /// Ints as they come: numbers, until the first size.
 #[derive(Default)]
@@ -84,6 +85,54 @@ pub(super) fn parse_many(
         ints.push(int(op, &object)?.ok_or_else(|| refuse(op, param, "ints", &object))?);
     }
     Ok(ints.attr())
+}
+
+/// Appends the attribute of a plain argument, if it is one.
+#[inline]
+pub(super) fn push_simple(
+    kind: ParamKind,
+    object: &Bound<'_, PyAny>,
+    attributes: &mut SmallVec<[Attr; 8]>,
+) -> bool {
+    match kind {
+        ParamKind::Ints
+        | ParamKind::MaybeBool
+        | ParamKind::MaybeInt
+        | ParamKind::MaybeFloat
+        | ParamKind::MaybeDType
+            if object.is_none() =>
+        {
+            push_with(attributes, || Attr::None)
+        }
+        ParamKind::Int | ParamKind::MaybeInt | ParamKind::Ints => match plain_index(object) {
+            Some(n) => push_with(attributes, || Attr::Int(n)),
+            None => return false,
+        },
+        ParamKind::Bool | ParamKind::MaybeBool => {
+            // SAFETY: the two objects are always there.
+            let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
+            let is_true = object.as_ptr() == yes;
+            if !is_true && object.as_ptr() != no {
+                return false;
+            }
+            push_with(attributes, || Attr::Bool(is_true));
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Appends a default that most parameters have, if it is one.
+#[inline]
+pub(super) fn push_default(default: &Option<Attr>, attributes: &mut SmallVec<[Attr; 8]>) -> bool {
+    match *default {
+        Some(Attr::None) => push_with(attributes, || Attr::None),
+        Some(Attr::Bool(b)) => push_with(attributes, || Attr::Bool(b)),
+        Some(Attr::Int(n)) => push_with(attributes, || Attr::Int(n)),
+        Some(Attr::Float(x)) => push_with(attributes, || Attr::Float(x)),
+        _ => return false,
+    }
+    true
 }
 
 #[inline]
