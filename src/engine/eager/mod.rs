@@ -29,7 +29,7 @@ use crate::site::Origin;
 use crate::small::small;
 use crate::watch;
 use apply::{apply, apply_all};
-use replay::{Known, Step};
+use replay::{Known, Replay, Step};
 
 /// A value of a running formula.
 enum Slot<'a> {
@@ -46,7 +46,14 @@ pub struct Eager<'a> {
     slots: RefCell<Vec<Slot<'a>>>,
     record: bool,
     /// The ops so far, where they are noted and depend on no data
-    noted: RefCell<Option<Vec<Step>>>,
+    noted: RefCell<Option<Noted>>,
+}
+
+/// Ops of an emission that is to be kept.
+struct Noted {
+    steps: Vec<Step>,
+    /// More are not worth it
+    most: usize,
 }
 
 thread_local! {
@@ -98,9 +105,9 @@ impl<'a> Eager<'a> {
         Eager { slots: RefCell::new(slots), record, noted: RefCell::new(None) }
     }
 
-    /// Notes the ops from now on.
-    fn note(&self) {
-        self.noted.replace(Some(Vec::new()));
+    /// Notes the ops from now on, if there are at most so many.
+    fn note(&self, most: usize) {
+        self.noted.replace(Some(Noted { steps: Vec::new(), most }));
     }
 
     /// Gives up noting ops.
@@ -110,8 +117,8 @@ impl<'a> Eager<'a> {
 
     fn note_op(&self, op: &Op, args: &[Arg]) {
         let mut noted = self.noted.borrow_mut();
-        if let Some(steps) = &mut *noted {
-            match steps.len() < replay::LONGEST && op.results() == 1 {
+        if let Some(Noted { steps, most }) = &mut *noted {
+            match steps.len() < *most && op.results() == 1 {
                 true => steps.push(Step::new(op, args)),
                 false => *noted = None,
             }
@@ -439,14 +446,19 @@ fn call_now(called: &Called<'_>, is_cpu: bool) -> Result<SmallVec<[Value; 1]>> {
     let is_checking = watch::on() && watch::checking();
     let plans = !is_checking && composite.payoff.body.is_worth_planning();
     // Only the CPU runs eager calls by plans.
-    if is_cpu
-        && !record
-        && (kernel(composite, is_checking).is_some() || plans)
-        && let Some(mut signature) = signature::of(composite, attributes, operands)
-    {
-        return call_signed(&mut signature, operands);
+    let kernel = kernel(composite, is_checking);
+    if is_cpu && !record && (kernel.is_some() || plans) {
+        if kernel.is_none()
+            && !watch::on()
+            && let Known::Replay(replay) = replay::known(called)
+        {
+            return again(&replay, operands);
+        }
+        if let Some(mut signature) = signature::of(composite, attributes, operands) {
+            return call_signed(&mut signature, operands);
+        }
     }
-    if is_cpu { again(called) } else { emitted(called, None) }
+    if is_cpu { formula(called, replay::LONGEST) } else { emitted(called, None) }
 }
 
 /// The kernel of a composite. Checks look at every step of a formula, where nothing tells it from
@@ -478,35 +490,39 @@ fn call_signed(
     {
         return Ok(plain(arrays));
     }
+    // What a plan may run is kept where it is one op, of which a plan makes no less.
+    let most = if composite.payoff.body.is_worth_planning() { 1 } else { replay::LONGEST };
     let attributes = &signature.call().attributes;
-    again(&Called { composite, attributes, operands, record: false })
+    formula(&Called { composite, attributes, operands, record: false }, most)
 }
 
-/// Runs the formula of a composite on values in host memory, or the ops that it emitted before.
-fn again(called: &Called<'_>) -> Result<Values> {
+/// Runs the formula of a composite on values in host memory, or the ops that it emitted before, if
+/// they are at most so many.
+fn formula(called: &Called<'_>, most: usize) -> Result<Values> {
     // A call that stays one is no formula where it is recorded.
-    let is_formula = !(called.record && called.composite.stays());
-    if !is_formula || watch::on() {
+    if called.record && called.composite.stays() || watch::on() {
         return emitted(called, None);
     }
     match replay::known(called) {
-        Known::Replay(replay) => {
-            let found = replay.run(called.operands)?;
-            pending::tidy();
-            Ok(smallvec![found])
-        }
-        Known::Again(mark) => emitted(called, Some(mark)),
+        Known::Replay(replay) => again(&replay, called.operands),
+        Known::Again(mark) => emitted(called, Some((mark, most))),
         Known::New => emitted(called, None),
     }
 }
 
-/// Runs the formula of a composite: all its results. What it emits is kept for a call with this
-/// mark.
-fn emitted(called: &Called<'_>, mark: Option<u64>) -> Result<Values> {
+fn again(replay: &Replay, operands: &[Operand<'_>]) -> Result<Values> {
+    let found = replay.run(operands)?;
+    pending::tidy();
+    Ok(smallvec![found])
+}
+
+/// Runs the formula of a composite: all its results. What it emits is kept for calls with a mark, if
+/// it is at most so many ops.
+fn emitted(called: &Called<'_>, keep: Option<(u64, usize)>) -> Result<Values> {
     let &Called { composite, attributes, operands, record } = called;
     let cx = Eager::new(record);
-    if mark.is_some() {
-        cx.note();
+    if let Some((_, most)) = keep {
+        cx.note(most);
     }
     let args: SmallVec<[Arg; 6]> = small(operands.iter().map(|&operand| cx.operand(operand)));
     let arguments = Arguments { cx: &cx, attributes, operands: &args };
@@ -516,9 +532,9 @@ fn emitted(called: &Called<'_>, mark: Option<u64>) -> Result<Values> {
         false => composite.formula(&arguments),
     });
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
-    if let Some(mark) = mark {
+    if let Some((mark, _)) = keep {
         let place = if let [y] = outputs[..] { Some(cx.place(y)?) } else { None };
-        let emission = cx.noted.take().zip(place);
+        let emission = cx.noted.take().map(|noted| noted.steps).zip(place);
         replay::keep(mark, called, origin::of(composite, &arguments), emission);
     }
     let results = match outputs[..] {

@@ -119,12 +119,7 @@ pub fn known(called: &Called<'_>) -> Known {
 
 /// Keeps the emission of a call that came again: its ops, and which value was the result. `None`
 /// where nothing is to be kept of it.
-pub fn keep(
-    mark: u64,
-    called: &Called<'_>,
-    origin: Origin,
-    emission: Option<(Vec<Step>, usize)>,
-) {
+pub fn keep(mark: u64, called: &Called<'_>, origin: Origin, emission: Option<(Vec<Step>, usize)>) {
     let &Called { composite, attributes, operands, record } = called;
     let places = operands.iter().filter_map(|&operand| match operand {
         Operand::Value(x) => Some(Place::Tensor(x.dtype(), x.shape().clone())),
@@ -155,7 +150,8 @@ fn group(mark: u64) -> usize {
 /// A number for a call, most often of its own. `None` of calls with sizes that are not known.
 fn mark(called: &Called<'_>) -> Option<u64> {
     let mut mark = std::ptr::from_ref(called.composite).addr() as u64 ^ u64::from(called.record);
-    let mut mix = |word: u64| mark = (mark.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let mut mix =
+        |word: u64| mark = (mark.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
     for attribute in called.attributes {
         match attribute {
             Attr::None => mix(NONE),

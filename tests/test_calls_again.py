@@ -1,0 +1,163 @@
+"""Calls that are made again: a thread keeps what formulas emitted, which must show nowhere.
+
+Each op of the table is called several times in one thread, on data of its own each time, and every
+call is compared with one of a thread that has seen no other.
+"""
+
+import threading
+
+import numpy as np
+import pytest
+from test_modes import program_of
+from test_ops_gradients import OPS as DIFFERENTIABLE
+from test_ops_gradients import scalar_of, setup
+from test_ops_values import OPS, samples
+
+import wengert as wg
+
+from modes import bits
+from support import dtypes_of, label
+
+
+def outcome(f, *args):
+    """The bits of the results, or the refusal."""
+    try:
+        return bits(f(*args))
+    except Exception as error:
+        return type(error), str(error)
+
+
+def alone(f, *args):
+    """The outcome in a thread of its own."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(outcome(f, *args)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def turned(x):
+    """The elements of a tensor in another order: the same shape, and still within the domain."""
+    return wg.tensor(np.ascontiguousarray(x.numpy().ravel()[::-1].reshape(x.shape)), dtype=x.dtype)
+
+
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_values(op):
+    for sample in samples(op):
+        program, values = program_of(op, sample, dtypes_of(op, sample)[-1])
+        datas = [values, [turned(x) for x in values]]
+        wants = [alone(program, *data) for data in datas]
+        for call in range(6):
+            got = outcome(program, *datas[call % 2])
+            assert got == wants[call % 2], f"{label(op)}({sample}), call {call}"
+
+
+@pytest.mark.parametrize("op", DIFFERENTIABLE, ids=label)
+def test_gradients(op):
+    for sample in samples(op):
+        call, values = setup(op, sample)
+        f = scalar_of(call, label(op))
+
+        def program(*xs, f=f):
+            leaves = [x.detach().requires_grad_() for x in xs]
+            total = f(*leaves)
+            if not isinstance(total, wg.Tensor) or not total.requires_grad:
+                return total
+            total.backward()
+            return total, [x.grad for x in leaves if x.grad is not None]
+
+        datas = [values, [turned(x) for x in values]]
+        wants = [alone(program, *data) for data in datas]
+        for call in range(6):
+            got = outcome(program, *datas[call % 2])
+            assert got == wants[call % 2], f"{label(op)}({sample}), call {call}"
+
+
+X = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+
+
+def test_what_tells_calls_from_one_another():
+    """Numbers by class and value, dtypes, shapes, axes, and whether the tape records."""
+    x = wg.tensor(X)
+    calls = [
+        (lambda: x.sum(), lambda: X.sum()),
+        (lambda: x.sum(axis=1), lambda: X.sum(axis=1)),
+        (lambda: x.sum(axis=0), lambda: X.sum(axis=0)),
+        (lambda: x.sum(axis=(0, 1)), lambda: X.sum(axis=(0, 1))),
+        (lambda: x.sum(axis=1, keepdims=True), lambda: X.sum(axis=1, keepdims=True)),
+        (lambda: x.T.sum(axis=1), lambda: X.T.sum(axis=1)),
+        (lambda: x.reshape(4, 3).sum(axis=1), lambda: X.reshape(4, 3).sum(axis=1)),
+        (lambda: x.clip(1, 5), lambda: X.clip(1, 5)),
+        (lambda: x.clip(1, 6), lambda: X.clip(1, 6)),
+        (lambda: x.clip(1.5, 6), lambda: X.clip(1.5, 6)),
+        (lambda: x.clip(-0.0, 6), lambda: X.clip(-0.0, 6)),
+        (lambda: x.clip(None, 6), lambda: X.clip(None, 6)),
+        (lambda: x.reshape(2, 6), lambda: X.reshape(2, 6)),
+        (lambda: x.reshape(6, 2), lambda: X.reshape(6, 2)),
+        (lambda: x.T.reshape(6, 2), lambda: X.T.reshape(6, 2)),
+        (lambda: x.astype(wg.int32).mean(), lambda: X.astype(np.int32).mean(dtype="f")),
+        (lambda: wg.concat([x, x], axis=0), lambda: np.concatenate([X, X], axis=0)),
+        (lambda: wg.concat([x, x], axis=1), lambda: np.concatenate([X, X], axis=1)),
+        (lambda: wg.concat([x, x, x], axis=1), lambda: np.concatenate([X, X, X], axis=1)),
+    ]
+    for order in (calls, calls[::-1]) * 4:
+        for ours, theirs in order:
+            got, want = ours().numpy(), theirs()
+            assert got.shape == want.shape
+            np.testing.assert_array_equal(got, want)
+    leaf = wg.tensor(X, requires_grad=True)
+    for recorded in (False, True) * 4:
+        y = leaf.detach().mean() if not recorded else leaf.mean()
+        assert y.requires_grad == recorded
+        with wg.no_grad():
+            assert not leaf.mean().requires_grad
+
+
+def test_a_formula_that_looks_at_data_looks_each_time():
+    for counts in ([1, 2, 0], [2, 2, 2], [0, 0, 1]) * 3:
+        got = wg.repeat(wg.tensor(X), wg.tensor(counts), axis=0)
+        np.testing.assert_array_equal(got.numpy(), np.repeat(X, counts, axis=0))
+
+
+def test_refusals_name_the_call_that_somebody_wrote():
+    x = wg.tensor(X)
+
+    def refused(index):
+        with pytest.raises(IndexError) as caught:
+            wg.take(x, wg.tensor(index), axis=1).numpy()
+        return str(caught.value)
+
+    found = {refused([0, 9]) for _ in range(5)}
+    assert len(found) == 1 and "take" in found.pop()
+    assert wg.take(x, wg.tensor([0, 3]), axis=1).tolist() == X[:, [0, 3]].tolist()
+
+
+@pytest.mark.parametrize("write", [
+    lambda x: x.__setitem__(slice(None), 7.0),
+    lambda x: x.__iadd__(wg.tensor(1.0)),
+    lambda x: x.fill_(7.0) if hasattr(x, "fill_") else x.__setitem__(..., 7.0),
+])
+def test_arguments_may_write_the_operand(write):
+    """An axis that runs code: the call sees what the code left."""
+
+    class Axis:
+        def __init__(self, x):
+            self.x = x
+
+        def __index__(self):
+            write(self.x)
+            return 1
+
+    for _ in range(4):
+        x, y = wg.tensor(X), wg.tensor(X)
+        write(y)
+        assert x.sum(axis=Axis(x)).tolist() == y.sum(axis=1).tolist()
+        # A list that loses its items meanwhile.
+        parts = [wg.tensor(X), wg.tensor(X)]
+
+        class Emptying:
+            def __index__(self, parts=parts):
+                del parts[1:]
+                return 0
+
+        assert wg.concat(parts, axis=Emptying()).tolist() == X.tolist()
