@@ -39,11 +39,10 @@ pub fn apply(op: Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
 /// The same of an op that is kept to be computed again.
 #[inline]
 pub fn apply_again(op: &Op, args: &[Operand<'_>], record: bool) -> Result<Value> {
-    match op {
-        Op::Map(def) => apply_map(def, args, record),
-        _ if record => apply(op.clone(), args, record),
-        _ => compute(op, args).map(Value::plain),
+    if let Op::Map(def) = op {
+        return apply_map(def, args, record);
     }
+    if record { apply(op.clone(), args, record) } else { compute(op, args).map(Value::plain) }
 }
 
 /// The same for an elementwise op.

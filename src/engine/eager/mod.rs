@@ -1,7 +1,7 @@
 //! Formulas run at once: the emission that computes.
 
 pub mod apply;
-mod replay;
+mod emissions;
 pub mod views;
 
 use std::cell::RefCell;
@@ -29,7 +29,7 @@ use crate::site::Origin;
 use crate::small::small;
 use crate::watch;
 use apply::{apply, apply_all};
-use replay::{Known, Replay, Step};
+use emissions::{Emission, Known, Step};
 
 /// A value of a running formula.
 enum Slot<'a> {
@@ -82,8 +82,10 @@ impl Drop for Eager<'_> {
 }
 
 /// The memory of a list, for values of another lifetime.
-fn emptied<'a>(slots: Vec<Slot<'_>>) -> Vec<Slot<'a>> {
-    slots.into_iter().filter_map(|_| None).collect()
+fn emptied<'a>(mut slots: Vec<Slot<'_>>) -> Vec<Slot<'a>> {
+    slots.clear();
+    // Collecting from a list in place keeps its memory.
+    slots.into_iter().map_while(|_| None).collect()
 }
 
 impl Slot<'_> {
@@ -280,7 +282,9 @@ impl Emit for Eager<'_> {
     }
 
     fn allow_rows(&self, id: Id) {
-        self.note_nothing();
+        if self.record {
+            self.note_nothing();
+        }
         if self.record
             && let Some(Value { history: History::Leaf(leaf), .. }) =
                 self.slots.borrow()[id.0 as usize].value()
@@ -450,15 +454,15 @@ fn call_now(called: &Called<'_>, is_cpu: bool) -> Result<SmallVec<[Value; 1]>> {
     if is_cpu && !record && (kernel.is_some() || plans) {
         if kernel.is_none()
             && !watch::on()
-            && let Known::Replay(replay) = replay::known(called)
+            && let Known::Emission(emission) = emissions::known(called)
         {
-            return again(&replay, operands);
+            return again(&emission, operands);
         }
         if let Some(mut signature) = signature::of(composite, attributes, operands) {
             return call_signed(&mut signature, operands);
         }
     }
-    if is_cpu { formula(called, replay::LONGEST) } else { emitted(called, None) }
+    if is_cpu { formula(called, emissions::LONGEST) } else { emitted(called, None) }
 }
 
 /// The kernel of a composite. Checks look at every step of a formula, where nothing tells it from
@@ -491,7 +495,7 @@ fn call_signed(
         return Ok(plain(arrays));
     }
     // What a plan may run is kept where it is one op, of which a plan makes no less.
-    let most = if composite.payoff.body.is_worth_planning() { 1 } else { replay::LONGEST };
+    let most = if composite.payoff.body.is_worth_planning() { 1 } else { emissions::LONGEST };
     let attributes = &signature.call().attributes;
     formula(&Called { composite, attributes, operands, record: false }, most)
 }
@@ -503,15 +507,15 @@ fn formula(called: &Called<'_>, most: usize) -> Result<Values> {
     if called.record && called.composite.stays() || watch::on() {
         return emitted(called, None);
     }
-    match replay::known(called) {
-        Known::Replay(replay) => again(&replay, called.operands),
+    match emissions::known(called) {
+        Known::Emission(emission) => again(&emission, called.operands),
         Known::Again(mark) => emitted(called, Some((mark, most))),
         Known::New => emitted(called, None),
     }
 }
 
-fn again(replay: &Replay, operands: &[Operand<'_>]) -> Result<Values> {
-    let found = replay.run(operands)?;
+fn again(emission: &Emission, operands: &[Operand<'_>]) -> Result<Values> {
+    let found = emission.run(operands)?;
     pending::tidy();
     Ok(smallvec![found])
 }
@@ -535,7 +539,7 @@ fn emitted(called: &Called<'_>, keep: Option<(u64, usize)>) -> Result<Values> {
     if let Some((mark, _)) = keep {
         let place = if let [y] = outputs[..] { Some(cx.place(y)?) } else { None };
         let emission = cx.noted.take().map(|noted| noted.steps).zip(place);
-        replay::keep(mark, called, origin::of(composite, &arguments), emission);
+        emissions::keep(mark, called, origin::of(composite, &arguments), emission);
     }
     let results = match outputs[..] {
         [y] => Ok(smallvec![cx.last(y)?]),

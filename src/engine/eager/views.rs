@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 
 use smallvec::SmallVec;
 
-use super::replay::{self, Known, Step};
+use super::emissions::{self, Known, Step};
 use crate::array::Array;
 use crate::dtype::{DType, Numeric};
 use crate::engine::tape::{self, Operand, Value};
@@ -118,9 +118,9 @@ pub fn call<T>(
     }
     let record = record && x.requires_grad();
     let called = Called { composite, attributes, operands: &[Operand::Value(x)], record };
-    let known = replay::known(&called);
-    if let Known::Replay(replay) = &known {
-        return replay.shown(x, take);
+    let known = emissions::known(&called);
+    if let Known::Emission(emission) = &known {
+        return emission.shown(x, take);
     }
     let cx = Viewer {
         array: &x.array,
@@ -139,7 +139,7 @@ pub fn call<T>(
     let Ok(Some(Arg::Node(Id(id)))) = result else { return Ok(None) };
     if let (Known::Again(mark), Some(steps)) = (known, &cx.steps) {
         let emission = (steps.take(), id as usize);
-        replay::keep(mark, &called, origin::of(composite, &arguments), Some(emission));
+        emissions::keep(mark, &called, origin::of(composite, &arguments), Some(emission));
     }
     if cx.computes.get() {
         return Ok(None);

@@ -34,7 +34,7 @@ fn table() -> MutexGuard<'static, Table> {
 }
 
 /// Signatures that a thread used last, one for each of so many groups of calls.
-const RECENT: usize = 64;
+const RECENT: usize = 256;
 
 thread_local! {
     static OF_LATE: RefCell<[Option<Arc<Signature>>; RECENT]> =
@@ -50,7 +50,7 @@ fn group(composite: &'static Composite, operands: &[Operand<'_>]) -> usize {
             mark = sizes.fold(mark, |mark, n| mark.wrapping_mul(31) ^ n);
         }
     }
-    (mark ^ mark >> 7) % RECENT
+    (mark ^ mark >> 9) % RECENT
 }
 
 /// The signature of a call on values in host memory and numbers that are known.

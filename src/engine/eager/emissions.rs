@@ -28,7 +28,7 @@ use crate::site::Origin;
 pub const LONGEST: usize = 8;
 
 /// Emissions that a thread keeps, one for each of so many groups of calls.
-const KEPT: usize = 256;
+const KEPT: usize = 1024;
 
 /// An op of an emission.
 pub struct Step {
@@ -53,7 +53,7 @@ enum Place {
 }
 
 /// An emission. Its values are the tensors among the operands, and behind them what its ops gave.
-pub struct Replay {
+pub struct Emission {
     composite: &'static Composite,
     attributes: Box<[Attr]>,
     places: Box<[Place]>,
@@ -78,19 +78,19 @@ enum Kept {
     #[default]
     Nothing,
     /// Its emission
-    Replay(Rc<Replay>),
+    Emission(Rc<Emission>),
     /// Nothing at all: its emission is long, or looks at data
     Never,
 }
 
 thread_local! {
-    static SLOTS: [Slot; KEPT] = std::array::from_fn(|_| Slot::default());
+    static SLOTS: Box<[Slot]> = (0..KEPT).map(|_| Slot::default()).collect();
 }
 
 /// What is known of a call.
 pub enum Known {
     /// Its emission
-    Replay(Rc<Replay>),
+    Emission(Rc<Emission>),
     /// It came before, so the emission is worth keeping
     Again(u64),
     /// Nothing
@@ -107,10 +107,10 @@ pub fn known(called: &Called<'_>) -> Known {
             return Known::New;
         }
         match &*slot.kept.borrow() {
-            Kept::Replay(replay) if replay.is_of(called) => Known::Replay(replay.clone()),
+            Kept::Emission(emission) if emission.is_of(called) => Known::Emission(emission.clone()),
             Kept::Never => Known::New,
             // One that another call has the mark of takes its place.
-            Kept::Replay(_) | Kept::Nothing => Known::Again(mark),
+            Kept::Emission(_) | Kept::Nothing => Known::Again(mark),
         }
     });
     // A thread that is ending keeps nothing.
@@ -126,7 +126,7 @@ pub fn keep(mark: u64, called: &Called<'_>, origin: Origin, emission: Option<(Ve
         Operand::Scalar(Numeric::Known(number)) => Some(Place::Number(number)),
         Operand::Scalar(Numeric::Told(_)) => None,
     });
-    let replay = |(steps, result): (Vec<Step>, usize)| Replay {
+    let made = |(steps, result): (Vec<Step>, usize)| Emission {
         composite,
         attributes: attributes.into(),
         places: places.collect(),
@@ -135,7 +135,7 @@ pub fn keep(mark: u64, called: &Called<'_>, origin: Origin, emission: Option<(Ve
         steps: steps.into(),
         result,
     };
-    let kept = emission.map_or(Kept::Never, |emission| Kept::Replay(Rc::new(replay(emission))));
+    let kept = emission.map_or(Kept::Never, |found| Kept::Emission(Rc::new(made(found))));
     let _ = SLOTS.try_with(|slots| {
         let slot = &slots[group(mark)];
         slot.mark.set(mark);
@@ -144,7 +144,8 @@ pub fn keep(mark: u64, called: &Called<'_>, origin: Origin, emission: Option<(Ve
 }
 
 fn group(mark: u64) -> usize {
-    (mark >> 56) as usize % KEPT
+    // The upper bits are the mixed ones.
+    (mark >> 48) as usize % KEPT
 }
 
 /// A number for a call, most often of its own. `None` of calls with sizes that are not known.
@@ -201,7 +202,7 @@ impl Place {
     }
 }
 
-impl Replay {
+impl Emission {
     fn is_of(&self, called: &Called<'_>) -> bool {
         std::ptr::eq(self.composite, called.composite)
             && self.record == called.record
@@ -285,5 +286,92 @@ impl Replay {
             Some(k) if k < found.len() => Ok(found.swap_remove(k)),
             Some(_) => Err(error::internal("a result that no op gave")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::testing::array;
+    use crate::engine::eager;
+    use crate::ops::{Entry, table};
+
+    fn composite(name: &str) -> &'static Composite {
+        let named = |entry: &Entry| match entry {
+            Entry::Composite(composite) if composite.name == name => Some(*composite),
+            Entry::Composite(_) | Entry::Map(_) => None,
+        };
+        table().iter().find_map(named).expect("a composite of this name")
+    }
+
+    fn state(known: &Known) -> &'static str {
+        match known {
+            Known::Emission(_) => "kept",
+            Known::Again(_) => "again",
+            Known::New => "new",
+        }
+    }
+
+    #[test]
+    fn an_emission_is_kept_for_calls_that_came_again() {
+        let x = Value::plain(array(DType::F32, &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+        let y = Value::plain(array(DType::F32, &[3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+        let along = |axis| [Attr::Operand, axis, Attr::Bool(false), Attr::None];
+        let sum = composite("sum");
+        let call = |x: &Value, attributes: &[Attr]| {
+            let found = eager::call(sum, attributes, &[Operand::Value(x)], false);
+            found.unwrap().swap_remove(0).array
+        };
+        let known = |x: &Value, attributes: &[Attr]| {
+            let operands = [Operand::Value(x)];
+            state(&known(&Called {
+                composite: sum,
+                attributes,
+                operands: &operands,
+                record: false,
+            }))
+        };
+        for (x, axis) in
+            [(&x, Attr::Int(1)), (&y, Attr::Int(1)), (&x, Attr::None), (&y, Attr::None)]
+        {
+            let attributes = along(axis);
+            let want = call(x, &attributes);
+            for _ in 0..3 {
+                assert!(call(x, &attributes).shape() == want.shape());
+            }
+            assert_eq!(known(x, &attributes), "kept");
+        }
+        // All four are kept, and what was not called is not.
+        for x in [&x, &y] {
+            assert_eq!(known(x, &along(Attr::Int(1))), "kept");
+            assert_eq!(known(x, &along(Attr::Int(0))), "new");
+            assert_eq!(known(x, &along(Attr::Int(0))), "again");
+        }
+        let wide = along(Attr::None).into_iter().take(3).chain([Attr::DType(DType::F64)]);
+        assert_eq!(known(&x, &wide.collect::<Vec<_>>()), "new");
+    }
+
+    #[test]
+    fn another_call_of_the_same_mark_takes_the_place() {
+        let x = Value::plain(array(DType::F32, &[2], &[1.0, 2.0]));
+        let operands = [Operand::Value(&x)];
+        let called = |composite, attributes| Called {
+            composite,
+            attributes,
+            operands: &operands,
+            record: false,
+        };
+        let attributes = [Attr::Operand, Attr::None, Attr::Bool(false), Attr::None];
+        let (sum, prod) =
+            (called(composite("sum"), &attributes), called(composite("prod"), &attributes));
+        let mark = mark(&sum).unwrap();
+        assert_ne!(Some(mark), super::mark(&prod));
+        // As if both had the mark of the first.
+        keep(mark, &prod, Origin::NONE, Some((Vec::new(), 0)));
+        assert_eq!(state(&known(&sum)), "again");
+        keep(mark, &sum, Origin::NONE, Some((Vec::new(), 0)));
+        assert_eq!(state(&known(&sum)), "kept");
+        keep(mark, &sum, Origin::NONE, None);
+        assert_eq!(state(&known(&sum)), "new");
     }
 }
