@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::arguments::{Held, Looked, Parsed, Signature, leak, scalar};
 use super::elementwise::map_direct;
 use super::errors::{OrRaise, to_python};
+use super::interrupt::Unheard;
 use super::tensor;
 pub use super::unwind::{caught, guard};
 use crate::engine::autocast;
@@ -171,10 +172,11 @@ unsafe fn direct(
     // A view takes no longer of many elements.
     let limit = if composite.views { usize::MAX } else { DETACH_ABOVE };
     let mut looked = Looked::default();
-    // SAFETY: as the caller's; neither a formula nor the tape runs Python code.
+    // SAFETY: as the caller's; formulas and the tape run no Python code, plans none while signals wait.
     if !unsafe { signature.look(py, args, count, keywords, limit, &mut looked)? } {
         return Ok(None);
     }
+    let _unheard = Unheard::new();
     let Looked { attributes, operands } = &looked;
     if let ([Operand::Value(x)], true) = (operands.as_slice(), composite.views) {
         let view = views::call(composite, attributes, x, tape::recording(), tensor::new_object);

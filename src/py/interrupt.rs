@@ -1,6 +1,7 @@
 //! Signals that arrive while a plan runs, such as that of Ctrl-C.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyKeyboardInterrupt;
@@ -26,6 +27,31 @@ thread_local! {
     static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
+/// Whether a call of this moment looks at operands where they are. It holds the interpreter's lock, so
+/// whoever has the lock and reads this is that call.
+static LOOKING: AtomicBool = AtomicBool::new(false);
+
+/// While it lives, signals wait: a handler might write the operands that are looked at. For calls
+/// that hold the interpreter's lock until they end, which is soon.
+#[must_use]
+pub struct Unheard(());
+
+impl Unheard {
+    /// Lets signals wait.
+    #[inline]
+    pub fn new() -> Unheard {
+        LOOKING.store(true, Relaxed);
+        Unheard(())
+    }
+}
+
+impl Drop for Unheard {
+    #[inline]
+    fn drop(&mut self) {
+        LOOKING.store(false, Relaxed);
+    }
+}
+
 /// The exception of a signal that arrived on this thread. While tensors are `given` to a run they
 /// have no values, and a handler that looks at one would wait for ever: then no handler is called,
 /// and only Ctrl-C counts, if nobody handles it otherwise.
@@ -39,6 +65,9 @@ pub fn interrupted(given: bool) -> Result<()> {
     }
     LAST.set(Some(now));
     attached(|py| {
+        if LOOKING.load(Relaxed) {
+            return Ok(());
+        }
         let look = || match given {
             true => pressed(py),
             false => {
