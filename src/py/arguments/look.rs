@@ -67,14 +67,14 @@ impl Signature {
             size <= limit
         };
         for (i, param) in self.params.iter().enumerate() {
-            let fits = match param.kind {
-                ParamKind::MaybeDevice => placed.slot(i).is_null(),
-                kind if kind.takes_operands() => match self.given(i, &placed) {
+            let fits = if param.kind.takes_operands() {
+                match self.given(i, &placed) {
                     Given::Objects => self.each(i, &placed, &mut fits),
                     Given::Nothing | Given::Default(_) => true,
                     Given::Missing => false,
-                },
-                _ => true,
+                }
+            } else {
+                param.kind != ParamKind::MaybeDevice || placed.slot(i).is_null()
             };
             if !fits {
                 return Ok(false);

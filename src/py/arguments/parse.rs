@@ -117,7 +117,22 @@ pub(super) fn push_simple(
             }
             push_with(attributes, || Attr::Bool(is_true));
         }
-        _ => return false,
+        ParamKind::Tensor(_)
+        | ParamKind::MaybeTensor(_)
+        | ParamKind::Tensors
+        | ParamKind::Float
+        | ParamKind::MaybeFloat
+        | ParamKind::Number
+        | ParamKind::MaybeNumber
+        | ParamKind::Pairs
+        | ParamKind::Shape
+        | ParamKind::DType
+        | ParamKind::MaybeDType
+        | ParamKind::Word(_)
+        | ParamKind::Padding
+        | ParamKind::Text
+        | ParamKind::MaybeDevice
+        | ParamKind::Key => return false,
     }
     true
 }
