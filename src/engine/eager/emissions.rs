@@ -12,7 +12,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::apply::apply_again;
-use crate::dtype::{DType, Numeric, Scalar};
+use crate::engine::tape::signature::{self, Place};
 use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::Called;
 use crate::error::{self, Result};
@@ -21,7 +21,6 @@ use crate::ops::declare::{Attr, Composite};
 use crate::ops::emit::{Arg, catch};
 use crate::ops::op::Op;
 use crate::ops::origin;
-use crate::shape::Shape;
 use crate::site::Origin;
 
 /// Ops of an emission that is kept: beside more of them a formula takes no time.
@@ -41,15 +40,6 @@ impl Step {
     pub fn new(op: &Op, args: &[Arg]) -> Step {
         Step { op: op.clone(), args: args.into() }
     }
-}
-
-/// A word for an attribute that is none; others without a number are words below it.
-const NONE: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// What an operand was.
-enum Place {
-    Tensor(DType, Shape),
-    Number(Scalar),
 }
 
 /// An emission. Its values are the tensors among the operands, and behind them what its ops gave.
@@ -121,15 +111,10 @@ pub fn known(called: &Called<'_>) -> Known {
 /// where nothing is to be kept of it.
 pub fn keep(mark: u64, called: &Called<'_>, origin: Origin, emission: Option<(Vec<Step>, usize)>) {
     let &Called { composite, attributes, operands, record } = called;
-    let places = operands.iter().filter_map(|&operand| match operand {
-        Operand::Value(x) => Some(Place::Tensor(x.dtype(), x.shape().clone())),
-        Operand::Scalar(Numeric::Known(number)) => Some(Place::Number(number)),
-        Operand::Scalar(Numeric::Told(_)) => None,
-    });
     let made = |(steps, result): (Vec<Step>, usize)| Emission {
         composite,
         attributes: attributes.into(),
-        places: places.collect(),
+        places: operands.iter().map(|&operand| Place::new(operand, true)).collect(),
         record,
         origin,
         steps: steps.into(),
@@ -144,62 +129,18 @@ pub fn keep(mark: u64, called: &Called<'_>, origin: Origin, emission: Option<(Ve
 }
 
 fn group(mark: u64) -> usize {
-    // The upper bits are the mixed ones.
-    (mark >> 48) as usize % KEPT
+    mark as usize % KEPT
 }
 
 /// A number for a call, most often of its own. `None` of calls with sizes that are not known.
 fn mark(called: &Called<'_>) -> Option<u64> {
-    let mut mark = std::ptr::from_ref(called.composite).addr() as u64 ^ u64::from(called.record);
-    let mut mix =
-        |word: u64| mark = (mark.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
-    for attribute in called.attributes {
-        match attribute {
-            Attr::None => mix(NONE),
-            Attr::Operand => mix(NONE - 1),
-            Attr::Bool(b) => mix(NONE - 2 - u64::from(*b)),
-            Attr::DType(dtype) => mix(NONE - 4 - *dtype as u64),
-            Attr::Int(n) => mix(*n as u64),
-            Attr::Float(x) => mix(x.to_bits()),
-            Attr::Operands(n) => mix(u64::from(*n)),
-            Attr::Ints(list) => list.iter().for_each(|&n| mix(n as u64)),
-            Attr::Text(text) => mix(text.len() as u64),
-            Attr::Size(_) | Attr::Sizes(_) => return None,
-        }
-    }
-    for operand in called.operands {
-        match *operand {
-            Operand::Value(x) => {
-                mix(x.dtype() as u64);
-                if !x.shape().is_known() {
-                    return None;
-                }
-                x.shape().dims().iter().for_each(|d| mix(d.value() as u64));
-            }
-            Operand::Scalar(Numeric::Known(Scalar::Float(x))) => mix(x.to_bits()),
-            Operand::Scalar(Numeric::Known(Scalar::Int(n))) => mix(n as u64),
-            Operand::Scalar(Numeric::Known(Scalar::Uint(n))) => mix(n),
-            Operand::Scalar(Numeric::Known(Scalar::Bool(b))) => mix(u64::from(b)),
-            Operand::Scalar(Numeric::Told(_)) => return None,
-        }
-    }
-    Some(mark)
-}
-
-impl Place {
-    #[inline(always)]
-    fn takes(&self, operand: &Operand<'_>) -> bool {
-        match (self, operand) {
-            (Place::Tensor(dtype, shape), Operand::Value(x)) => {
-                x.dtype() == *dtype && x.shape() == shape
-            }
-            (Place::Number(was), Operand::Scalar(Numeric::Known(now))) => match (was, now) {
-                (Scalar::Float(was), Scalar::Float(now)) => was.to_bits() == now.to_bits(),
-                (was, now) => was == now,
-            },
-            (Place::Tensor(..) | Place::Number(_), _) => false,
-        }
-    }
+    let &Called { composite, attributes, operands, record } = called;
+    let is_known = |operand: &Operand<'_>| match operand {
+        Operand::Value(x) => x.shape().is_known(),
+        Operand::Scalar(number) => number.told().is_none(),
+    };
+    let is_plain = operands.iter().all(is_known) && !attributes.iter().any(Attr::has_size);
+    is_plain.then(|| signature::hash(composite, attributes, operands, u64::MAX) ^ u64::from(record))
 }
 
 impl Emission {
@@ -207,7 +148,7 @@ impl Emission {
         std::ptr::eq(self.composite, called.composite)
             && self.record == called.record
             && self.places.len() == called.operands.len()
-            && self.places.iter().zip(called.operands).all(|(place, x)| place.takes(x))
+            && self.places.iter().zip(called.operands).all(|(place, &x)| place.takes(x))
             && *self.attributes == *called.attributes
     }
 
@@ -293,6 +234,7 @@ impl Emission {
 mod tests {
     use super::*;
     use crate::cpu::testing::array;
+    use crate::dtype::DType;
     use crate::engine::eager;
     use crate::ops::{Entry, table};
 

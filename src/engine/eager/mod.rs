@@ -153,7 +153,10 @@ impl<'a> Eager<'a> {
 
     /// The same, where nothing reads the emission any more: the value leaves it.
     pub fn last(&self, x: Expr<'_>) -> Result<Value> {
-        let at = self.place(x)?;
+        self.take(self.place(x)?)
+    }
+
+    fn take(&self, at: usize) -> Result<Value> {
         match self.slots.borrow_mut().swap_remove(at) {
             Slot::Lent(value) => Ok(value.clone()),
             Slot::Value(value) => Ok(value),
@@ -282,13 +285,12 @@ impl Emit for Eager<'_> {
     }
 
     fn allow_rows(&self, id: Id) {
-        if self.record {
-            self.note_nothing();
+        if !self.record {
+            return;
         }
-        if self.record
-            && let Some(Value { history: History::Leaf(leaf), .. }) =
-                self.slots.borrow()[id.0 as usize].value()
-        {
+        self.note_nothing();
+        let slots = self.slots.borrow();
+        if let Some(Value { history: History::Leaf(leaf), .. }) = slots[id.0 as usize].value() {
             leaf.allow_rows();
         }
     }
@@ -452,6 +454,7 @@ fn call_now(called: &Called<'_>, is_cpu: bool) -> Result<SmallVec<[Value; 1]>> {
     // Only the CPU runs eager calls by plans.
     let kernel = kernel(composite, is_checking);
     if is_cpu && !record && (kernel.is_some() || plans) {
+        // Known from here on: the first run, op by op, is kept at once if it is one op.
         if kernel.is_none()
             && !watch::on()
             && let Known::Emission(emission) = emissions::known(called)
@@ -536,14 +539,14 @@ fn emitted(called: &Called<'_>, keep: Option<(u64, usize)>) -> Result<Values> {
         false => composite.formula(&arguments),
     });
     let outputs = outputs.map_err(|error| error.within(composite.name))?;
+    let place = if let [y] = outputs[..] { Some(cx.place(y)?) } else { None };
     if let Some((mark, _)) = keep {
-        let place = if let [y] = outputs[..] { Some(cx.place(y)?) } else { None };
         let emission = cx.noted.take().map(|noted| noted.steps).zip(place);
         emissions::keep(mark, called, origin::of(composite, &arguments), emission);
     }
-    let results = match outputs[..] {
-        [y] => Ok(smallvec![cx.last(y)?]),
-        _ => outputs.iter().map(|&y| cx.value_of(y)).collect(),
+    let results = match place {
+        Some(at) => Ok(smallvec![cx.take(at)?]),
+        None => outputs.iter().map(|&y| cx.value_of(y)).collect(),
     };
     drop(outputs);
     drop(cx);

@@ -68,8 +68,8 @@ pub enum Given<'a> {
     Scalar(Scalar),
 }
 
-/// An operand in a signature.
-enum Place {
+/// An operand of calls of one kind.
+pub enum Place {
     /// A tensor
     Tensor(Type),
     /// This number
@@ -79,7 +79,20 @@ enum Place {
 }
 
 impl Place {
-    fn takes(&self, operand: Operand<'_>) -> bool {
+    /// That of an operand; of a float its value where `exactly`.
+    pub fn new(operand: Operand<'_>, exactly: bool) -> Place {
+        match operand {
+            Operand::Value(value) => Place::Tensor(Type::new(value.dtype(), value.shape().clone())),
+            Operand::Scalar(Numeric::Known(value)) if exactly || !value.is_float() => {
+                Place::Exactly(value)
+            }
+            Operand::Scalar(_) => Place::Float,
+        }
+    }
+
+    /// Whether a call with this operand there is of the kind.
+    #[inline]
+    pub fn takes(&self, operand: Operand<'_>) -> bool {
         match (self, operand) {
             (Place::Tensor(ty), Operand::Value(value)) => {
                 value.dtype() == ty.dtype && value.shape().equals(&ty.shape)
@@ -181,13 +194,7 @@ impl Signature {
     ) -> Signature {
         let call = Call { composite, attributes: attributes.into() };
         let op = Op::Call(call.clone());
-        let place = |(i, operand): (usize, &Operand<'_>)| match *operand {
-            Operand::Value(value) => Place::Tensor(Type::new(value.dtype(), value.shape().clone())),
-            Operand::Scalar(Numeric::Known(value)) if !value.is_float() || is_set(exact, i) => {
-                Place::Exactly(value)
-            }
-            Operand::Scalar(_) => Place::Float,
-        };
+        let place = |(i, operand): (usize, &Operand<'_>)| Place::new(*operand, is_set(exact, i));
         let reached = (0..operands.len().min(64)).filter(|&i| op.differentiable(i));
         Signature {
             reaches: reached.fold(0, |bits, i| bits | 1 << i),
@@ -390,8 +397,8 @@ fn is_set(bits: u64, i: usize) -> bool {
     i < 64 && bits & 1 << i != 0
 }
 
-/// The hash of a call; of floats only those that are part of its signature count.
-fn hash(
+/// The hash of a call; of floats only those that are part of its signature count, as bits.
+pub fn hash(
     composite: &'static Composite,
     attributes: &[Attr],
     operands: &[Operand<'_>],
