@@ -113,22 +113,21 @@ impl Array {
         self.is_contiguous() && self.shape().is_short()
     }
 
-    /// A clone of a plain array, for where moving it would count: see [`Shape::short_clone`].
-    #[inline(always)]
-    pub fn plain_clone(&self) -> Array {
-        let shape = self.shape().short_clone();
-        let layout = Layout::contiguous_at(shape, self.layout.offset());
-        Array { dtype: self.dtype, layout, data: self.data.clone() }
-    }
-
     /// The same elements under another layout, which stays inside the buffer: anything else is a
     /// defect of the caller, and panics rather than reads what lies beside.
     #[inline]
     pub fn view(&self, layout: Layout) -> Array {
-        let end = layout.end().and_then(|end| end.checked_mul(self.dtype.size()));
-        let inside = end.is_some_and(|end| end <= self.buffer().bytes());
-        assert!(inside, "a view reaches outside its buffer");
-        Array { dtype: self.dtype, layout, data: self.data.clone() }
+        let view = Array { dtype: self.dtype, layout, data: self.data.clone() };
+        view.check_inside();
+        view
+    }
+
+    /// Panics where the layout reaches outside the buffer.
+    #[inline(always)]
+    pub fn check_inside(&self) {
+        let end = self.layout.end().and_then(|end| end.checked_mul(self.dtype.size()));
+        let is_inside = end.is_some_and(|end| end <= self.buffer().bytes());
+        assert!(is_inside, "a view reaches outside its buffer");
     }
 }
 
@@ -151,8 +150,8 @@ impl Fresh<'_> {
     }
 }
 
-/// Parts of an array along its first axis, which it has. In place wherever they are made, so that
-/// they are written where they stay.
+/// Parts of an array along its first axis, which it has, and the whole with two axes exchanged. In
+/// place wherever they are made, so that they are written where they stay.
 impl Array {
     /// `count` rows of an array in C order, from `start` on.
     #[inline(always)]
@@ -169,6 +168,13 @@ impl Array {
         let mut shape = self.shape().clone();
         assert!(i < shape.dims_mut().remove(0).value(), "a row beyond the last one");
         self.part_from(i, shape)
+    }
+
+    /// The same elements with two axes exchanged.
+    #[inline(always)]
+    pub fn exchanged(&self, a: usize, b: usize) -> Array {
+        let layout = self.layout.exchanged(a, b);
+        Array { dtype: self.dtype, layout, data: self.data.clone() }
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::shape::{Dims, MAX_RANK, Shape};
+use crate::shape::{Dim, Dims, MAX_RANK, Shape};
 use crate::small::small;
 
 /// Distances between neighbours along each axis, in elements.
@@ -12,9 +12,52 @@ pub type Strides = SmallVec<[isize; 6]>;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     shape: Shape,
-    /// `None`: C order without gaps.
-    strides: Option<Box<[isize]>>,
+    kept: Kept,
     offset: usize,
+}
+
+/// The strides that a layout keeps. Equal strides are always kept in the same way.
+#[derive(Clone, Debug, PartialEq)]
+enum Kept {
+    /// C order without gaps
+    None,
+    /// Few of moderate size, as nearly all are: a view of an array needs no memory of its own
+    Short([i32; SHORT]),
+    /// Others
+    Long(Box<[isize]>),
+}
+
+/// The most axes whose strides need no memory of their own.
+const SHORT: usize = 4;
+
+impl Kept {
+    /// What is kept of strides for such sizes.
+    #[inline(always)]
+    fn of(sizes: &[Dim], strides: &[isize]) -> Kept {
+        debug_assert_eq!(sizes.len(), strides.len());
+        let (mut expected, mut plain, mut is_empty) = (1_isize, true, false);
+        for (d, &stride) in sizes.iter().zip(strides).rev() {
+            let n = d.value();
+            is_empty |= n == 0;
+            if n != 1 {
+                plain &= stride == expected;
+                expected = expected.wrapping_mul(n as isize);
+            }
+        }
+        // Without elements no stride matters.
+        if plain || is_empty { Kept::None } else { Kept::new(strides) }
+    }
+
+    #[inline(always)]
+    fn new(strides: &[isize]) -> Kept {
+        let mut short = [0; SHORT];
+        let mut fits = strides.len() <= SHORT;
+        for (place, &stride) in short.iter_mut().zip(strides) {
+            *place = stride as i32;
+            fits &= stride == *place as isize;
+        }
+        if fits { Kept::Short(short) } else { Kept::Long(strides.into()) }
+    }
 }
 
 /// The strides of C order.
@@ -40,12 +83,12 @@ fn set_row_major(
 impl Layout {
     /// C order from the start of a buffer.
     pub fn contiguous(shape: Shape) -> Layout {
-        Layout { shape, strides: None, offset: 0 }
+        Layout { shape, kept: Kept::None, offset: 0 }
     }
 
     /// C order from a position in a buffer.
     pub fn contiguous_at(shape: Shape, offset: usize) -> Layout {
-        Layout { shape, strides: None, offset }
+        Layout { shape, kept: Kept::None, offset }
     }
 
     /// The elements of `shape` with axis 1, the channels, innermost, and the others in C order.
@@ -59,19 +102,8 @@ impl Layout {
 
     /// Any strides. Those of C order are recognised (axes of size 1 do not count).
     pub fn strided(shape: Shape, strides: &[isize], offset: usize) -> Layout {
-        debug_assert_eq!(shape.rank(), strides.len());
-        let (mut expected, mut plain, mut is_empty) = (1_isize, true, false);
-        for (d, &stride) in shape.dims().iter().zip(strides).rev() {
-            let n = d.value();
-            is_empty |= n == 0;
-            if n != 1 {
-                plain &= stride == expected;
-                expected = expected.wrapping_mul(n as isize);
-            }
-        }
-        // Without elements no stride matters.
-        let strides = (!plain && !is_empty).then(|| strides.into());
-        Layout { shape, strides, offset }
+        let kept = Kept::of(shape.dims(), strides);
+        Layout { shape, kept, offset }
     }
 
     /// The same layout further on in its buffer.
@@ -86,14 +118,49 @@ impl Layout {
 
     /// The same elements with the axes in another order.
     pub fn permuted(&self, axes: &[usize]) -> Layout {
-        let (mut dims, mut strides) = (Dims::new(), Strides::new());
-        let mut room = [0; MAX_RANK];
-        let from = self.strides_in(&mut room);
-        for &axis in axes {
-            dims.push(self.shape[axis]);
-            strides.push(from[axis]);
+        self.with_strides(|from| {
+            let (mut dims, mut strides) = (Dims::new(), Strides::new());
+            for &axis in axes {
+                dims.push(self.shape[axis]);
+                strides.push(from[axis]);
+            }
+            Layout::strided(dims.into(), &strides, self.offset)
+        })
+    }
+
+    /// The same elements with two axes exchanged. In place wherever it is called, as parts of arrays
+    /// are.
+    #[inline(always)]
+    pub fn exchanged(&self, a: usize, b: usize) -> Layout {
+        self.with_strides(|from| {
+            let mut shape = self.shape.clone();
+            shape.dims_mut().swap(a, b);
+            let mut room = [0; MAX_RANK];
+            let mut short = [0; SHORT];
+            let rank = from.len();
+            let strides = if rank <= SHORT { &mut short[..rank] } else { &mut room[..rank] };
+            strides.copy_from_slice(from);
+            strides.swap(a, b);
+            Layout::strided(shape, strides, self.offset)
+        })
+    }
+
+    /// Gives a layout of a scalar a short shape, in C order, in place: see [`Shape::set_short`].
+    #[inline(always)]
+    pub fn set_short_shape(&mut self, shape: &Shape) {
+        debug_assert!(self.is_contiguous(), "C order");
+        self.shape.set_short(shape);
+    }
+
+    /// Gives a layout of a scalar other sizes and strides, in place.
+    #[inline(always)]
+    pub fn set_strided(&mut self, sizes: &[Dim], strides: &[isize], offset: usize) {
+        debug_assert_eq!(self.shape.rank(), 0);
+        for &size in sizes {
+            self.shape.dims_mut().push(size);
         }
-        Layout::strided(dims.into(), &strides, self.offset)
+        self.kept = Kept::of(sizes, strides);
+        self.offset = offset;
     }
 
     /// The shape.
@@ -108,15 +175,16 @@ impl Layout {
 
     /// Whether the elements lie in C order without gaps (not necessarily from the buffer's start).
     pub fn is_contiguous(&self) -> bool {
-        self.strides.is_none()
+        self.kept == Kept::None
     }
 
     /// The strides of every axis.
     pub fn strides(&self) -> Strides {
-        match &self.strides {
-            Some(strides) => SmallVec::from_slice(strides),
-            None => {
-                let dims = self.shape.dims();
+        let dims = self.shape.dims();
+        match &self.kept {
+            Kept::Long(strides) => SmallVec::from_slice(strides),
+            Kept::Short(strides) => small(strides[..dims.len()].iter().map(|&n| n as isize)),
+            Kept::None => {
                 let mut strides = small(dims.iter().map(|_| 1));
                 set_row_major(&mut strides, dims.iter().map(|d| d.value()));
                 strides
@@ -125,17 +193,42 @@ impl Layout {
     }
 
     /// The strides of every axis, of which there are at most [`MAX_RANK`]; in `room` where they are
-    /// those of C order.
+    /// not kept as they are.
     #[inline]
     pub fn strides_in<'a>(&'a self, room: &'a mut [isize; MAX_RANK]) -> &'a [isize] {
-        match &self.strides {
-            Some(strides) => strides,
-            None => {
-                let dims = self.shape.dims();
-                let room = &mut room[..dims.len()];
-                set_row_major(room, dims.iter().map(|d| d.value()));
-                room
+        let rank = self.shape.rank();
+        match &self.kept {
+            Kept::Long(strides) => strides,
+            Kept::Short(_) | Kept::None => {
+                self.write_strides(&mut room[..rank]);
+                &room[..rank]
             }
+        }
+    }
+
+    /// The strides of every axis, to read.
+    #[inline(always)]
+    fn with_strides<T>(&self, read: impl FnOnce(&[isize]) -> T) -> T {
+        let rank = self.shape.rank();
+        if rank > SHORT {
+            return read(self.strides_in(&mut [0; MAX_RANK]));
+        }
+        let mut room = [0; SHORT];
+        self.write_strides(&mut room[..rank]);
+        read(&room[..rank])
+    }
+
+    /// Writes the strides, into room for all.
+    #[inline(always)]
+    fn write_strides(&self, room: &mut [isize]) {
+        match &self.kept {
+            Kept::Long(strides) => room.copy_from_slice(strides),
+            Kept::Short(strides) => {
+                for (place, &stride) in room.iter_mut().zip(strides) {
+                    *place = stride as isize;
+                }
+            }
+            Kept::None => set_row_major(room, self.shape.dims().iter().map(|d| d.value())),
         }
     }
 
@@ -163,30 +256,32 @@ impl Layout {
     #[inline]
     pub fn end(&self) -> Option<usize> {
         let dims = self.shape.dims();
-        let Some(strides) = &self.strides else {
+        if self.is_contiguous() {
             // A saturated count is beyond all memory.
             let count = dims.iter().fold(1, |n: usize, d| n.saturating_mul(d.value()));
             return if count == 0 { Some(0) } else { self.offset.checked_add(count) };
-        };
-        // One pass, since views are made for every index.
-        let (mut low, mut high, mut is_far) = (0_isize, 0_isize, false);
-        for (d, &stride) in dims.iter().zip(strides) {
-            let n = d.value();
-            if n == 0 {
-                return Some(0);
+        }
+        self.with_strides(|strides| {
+            // One pass, since views are made for every index.
+            let (mut low, mut high, mut is_far) = (0_isize, 0_isize, false);
+            for (d, &stride) in dims.iter().zip(strides) {
+                let n = d.value();
+                if n == 0 {
+                    return Some(0);
+                }
+                let (reach, overflows) = (n as isize - 1).overflowing_mul(stride);
+                is_far |= overflows || n > isize::MAX as usize;
+                let end = if reach < 0 { &mut low } else { &mut high };
+                let (sum, overflows) = end.overflowing_add(reach);
+                is_far |= overflows;
+                *end = sum;
             }
-            let (reach, overflows) = (n as isize - 1).overflowing_mul(stride);
-            is_far |= overflows || n > isize::MAX as usize;
-            let end = if reach < 0 { &mut low } else { &mut high };
-            let (sum, overflows) = end.overflowing_add(reach);
-            is_far |= overflows;
-            *end = sum;
-        }
-        if is_far {
-            return None;
-        }
-        self.offset.checked_add_signed(low)?;
-        self.offset.checked_add_signed(high)?.checked_add(1)
+            if is_far {
+                return None;
+            }
+            self.offset.checked_add_signed(low)?;
+            self.offset.checked_add_signed(high)?.checked_add(1)
+        })
     }
 
     /// The strides of this layout seen as `target`, to which its shape broadcasts.
@@ -204,7 +299,7 @@ impl Layout {
     /// The layout of the same elements in another shape, where that needs no copy.
     pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if self.is_contiguous() {
-            return Some(Layout { shape: shape.clone(), strides: None, offset: self.offset });
+            return Some(Layout::contiguous_at(shape.clone(), self.offset));
         }
         let (old, new) = (self.shape.sizes(), shape.sizes());
         let from = self.strides();

@@ -149,7 +149,7 @@ pub fn spell_with(spelling: fn(Site) -> Option<String>) {
 impl Site {
     /// The same within what runs on this thread: its call where the site has none, and its scope
     /// where it has one.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn within_running(mut self) -> Site {
         let running = RUNNING.get();

@@ -117,6 +117,91 @@ def test_what_tells_calls_from_one_another():
             assert not leaf.mean().requires_grad
 
 
+def test_what_tells_arguments_from_one_another():
+    """The same words at other places, of other kinds, by name, and in other sequences."""
+    x, y = wg.tensor(X), wg.tensor(X + 100)
+    i = wg.tensor(X.astype(np.int32))
+    double = wg.tensor(X.astype(np.float64))
+    calls = [
+        (lambda: wg.concat([x, y]), lambda: np.concatenate([X, X + 100])),
+        (lambda: wg.concat((y, x)), lambda: np.concatenate([X + 100, X])),
+        (lambda: wg.concat([x, y, x]), lambda: np.concatenate([X, X + 100, X])),
+        (lambda: wg.concat([x, y], axis=-1), lambda: np.concatenate([X, X + 100], axis=-1)),
+        (lambda: wg.concat([x], axis=1), lambda: X),
+        (lambda: wg.stack([x, y], 1), lambda: np.stack([X, X + 100], 1)),
+        (lambda: wg.permute_dims(x, (1, 0)), lambda: X.T),
+        (lambda: wg.permute_dims(x, [1, 0]), lambda: X.T),
+        (lambda: wg.permute_dims(x, (0, 1)), lambda: X),
+        (lambda: x.reshape((2, 6)), lambda: X.reshape(2, 6)),
+        (lambda: x.reshape(2, 6), lambda: X.reshape(2, 6)),
+        (lambda: x.reshape(shape=(6, 2)), lambda: X.reshape(6, 2)),
+        (lambda: x.reshape(np.int64(2), 6), lambda: X.reshape(2, 6)),
+        (lambda: x.sum(axis=0), lambda: X.sum(axis=0)),
+        (lambda: x.sum(0), lambda: X.sum(axis=0)),
+        (lambda: x.sum((0,)), lambda: X.sum(axis=0)),
+        (lambda: x.sum(axis=0, keepdims=True), lambda: X.sum(axis=0, keepdims=True)),
+        (lambda: x.sum(keepdims=True, axis=0), lambda: X.sum(axis=0, keepdims=True)),
+        (lambda: x.sum(keepdims=False, axis=0), lambda: X.sum(axis=0)),
+        (lambda: i.sum(axis=0), lambda: X.astype(np.int32).sum(axis=0)),
+        (lambda: x.sum(axis=0, dtype=wg.float64), lambda: X.sum(axis=0, dtype="d")),
+        (lambda: double.sum(axis=0), lambda: X.astype("d").sum(axis=0)),
+        (lambda: x.astype(wg.float64), lambda: X.astype("d")),
+        (lambda: x.astype(wg.int32), lambda: X.astype("i")),
+        (lambda: wg.where(x > y, x, y), lambda: X + 100),
+        (lambda: wg.where(x < y, a=x, b=y), lambda: X),
+        (lambda: wg.where(x < y, b=x, a=y), lambda: X + 100),
+        (lambda: wg.matmul(x, y.T), lambda: X @ (X + 100).T),
+        (lambda: wg.nn.relu(y - 105.0), lambda: np.maximum(X - 5, 0)),
+    ]
+    for order in (calls, calls[::-1]) * 5:
+        for k, (ours, theirs) in enumerate(order):
+            got, want = ours().numpy(), theirs()
+            assert got.shape == want.shape, k
+            np.testing.assert_array_equal(got, want, err_msg=str(k))
+    for _ in range(5):
+        with pytest.raises(TypeError):
+            x.sum(axis=True)
+        assert x.sum(axis=1).tolist() == X.sum(axis=1).tolist()
+        with pytest.raises((IndexError, ValueError)):
+            x.sum(axis=2)
+        with pytest.raises((TypeError, ValueError)):
+            x.reshape(2.0, 6)
+
+
+def test_the_state_of_the_thread_counts():
+    """Mixed precision, the device of new values, subclasses and names of parameters."""
+    x = wg.tensor(X)
+    parameter = wg.nn.Parameter(wg.tensor(X))
+    assert {type(parameter).__name__} == {"Parameter"}
+    for _ in range(4):
+        assert x.mean().dtype == wg.float32
+        assert wg.matmul(x, x.T).dtype == wg.float32
+        with wg.autocast(wg.bfloat16):
+            assert wg.matmul(x, x.T).dtype == wg.bfloat16
+            assert x.sum(axis=0).dtype == wg.float32
+        assert wg.matmul(x, x.T).dtype == wg.float32
+        with wg.default_device("reference"):
+            assert x.reshape(2, 6).device == x.device
+            assert x.sum(axis=1).tolist() == X.sum(axis=1).tolist()
+            assert wg.zeros(3).device != x.device
+        assert parameter.reshape(2, 6).requires_grad and not x.reshape(2, 6).requires_grad
+        assert parameter.sum(axis=1).requires_grad and not x.sum(axis=1).requires_grad
+        with wg.no_grad():
+            assert not parameter.reshape(2, 6).requires_grad
+            assert not parameter.sum(axis=1).requires_grad
+        graph = wg.compile(lambda x: x.reshape(2, 6).sum(axis=1))
+        assert graph(x).tolist() == X.reshape(2, 6).sum(axis=1).tolist()
+
+
+def test_a_list_that_changes_is_another_argument():
+    parts, want = [], []
+    for k in range(12):
+        parts.append(wg.full((2,), float(k % 3)))
+        want += [float(k % 3)] * 2
+        for _ in range(4):
+            assert wg.concat(parts).tolist() == want
+
+
 def test_a_formula_that_looks_at_data_looks_each_time():
     for counts in ([1, 2, 0], [2, 2, 2], [0, 0, 1]) * 3:
         got = wg.repeat(wg.tensor(X), wg.tensor(counts), axis=0)

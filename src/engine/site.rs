@@ -9,8 +9,8 @@ pub use crate::site::Site;
 
 /// Finds the running line, and spells a site as `file.py:12`.
 pub struct Provider {
-    /// The line running now on this thread
-    pub current: fn() -> Site,
+    /// The line running now on this thread: the code object and the offset of a [`Site`]
+    pub current: fn() -> (u32, u32),
     /// The spelling of a site
     pub describe: fn(Site) -> Option<String>,
     /// The same with the text of the line: `file.py:12: y = f(x)`
@@ -26,11 +26,16 @@ pub fn install(provider: Provider) {
 }
 
 /// The line running now (unknown without a provider), the call whose formula runs, and the
-/// scope of what is traced.
+/// scope of what is traced. In place, so that it is written where it stays.
+#[inline(always)]
 pub fn current() -> Site {
     let site = match (context::HERE.with(|context| context.line.get()), PROVIDER.get()) {
         (Some(site), _) => site,
-        (None, Some(provider)) => (provider.current)(),
+        (None, Some(provider)) => {
+            // Two numbers come back in registers; a site would be read before it is written.
+            let (code, offset) = (provider.current)();
+            Site { code, offset, ..Site::default() }
+        }
         (None, None) => Site::default(),
     };
     site.within_running()

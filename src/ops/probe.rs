@@ -169,11 +169,21 @@ impl Op {
         results: &[Type],
         wrt: usize,
     ) -> Result<Mask> {
-        Ok(match self.kind() {
-            OpKind::Map(def) => def.residuals(wrt),
-            OpKind::Call(call) => return call_residuals(self, call, args, results, wrt),
-            OpKind::Structural(def) => (def.residuals)(self, args.len(), wrt),
-        })
+        match self.kind() {
+            OpKind::Call(call) => call_residuals(self, call, args, results, wrt),
+            OpKind::Map(_) | OpKind::Structural(_) => {
+                Ok(self.declared_residuals(args.len(), wrt).unwrap_or_default())
+            }
+        }
+    }
+
+    /// The same of an op that is no call, whose declaration says so without the types.
+    pub fn declared_residuals(&self, args: usize, wrt: usize) -> Option<Mask> {
+        match self.kind() {
+            OpKind::Map(def) => Some(def.residuals(wrt)),
+            OpKind::Call(_) => None,
+            OpKind::Structural(def) => Some((def.residuals)(self, args, wrt)),
+        }
     }
 }
 

@@ -7,8 +7,9 @@ use super::arguments::scalar;
 use super::errors::OrRaise;
 use super::functions::DETACH_ABOVE;
 use super::tensor::{self, TensorObject};
+use crate::array::Fresh;
 use crate::dtype::{Numeric, Scalar};
-use crate::engine::eager::apply;
+use crate::engine::eager::apply::{self, Direct};
 use crate::engine::tape::{Operand, Value};
 use crate::engine::trace;
 use crate::ops::elementwise::Elementwise;
@@ -64,30 +65,33 @@ pub unsafe fn map_direct<const N: usize>(
         return Ok(None);
     }
     tensor::prepare(py)?;
-    let mut operands = [Operand::Scalar(Numeric::Known(Scalar::Bool(false))); N];
-    for (place, object) in operands.iter_mut().zip(objects) {
+    let mut direct = Direct::<N>::default();
+    for (k, &object) in objects.iter().enumerate() {
         // SAFETY: as the caller's; neither a kernel nor the tape runs Python code. Floats are taken
         // by themselves: what may be any number is put together from pieces.
         unsafe {
             if ffi::PyFloat_CheckExact(object) != 0 {
-                let number = Scalar::Float(ffi::PyFloat_AS_DOUBLE(object));
-                *place = Operand::Scalar(Numeric::Known(number));
+                direct.set_number(k, Scalar::Float(ffi::PyFloat_AS_DOUBLE(object)));
                 continue;
             }
-            let Some(operand) = direct_at_hand(object) else { return Ok(None) };
-            *place = operand;
+            match direct_at_hand(object) {
+                Some(Operand::Value(value)) => direct.set_value(k, value),
+                Some(Operand::Scalar(Numeric::Known(number))) => direct.set_number(k, number),
+                Some(Operand::Scalar(Numeric::Told(_))) | None => return Ok(None),
+            }
         }
     }
-    if let Some((array, entry)) = apply::map_few(def, &operands).or_raise(py)? {
-        return Ok(Some(tensor::new_fresh(array, entry.into())));
+    let new = |array: Fresh<'_>, entry| tensor::new_fresh(array, entry);
+    if let Some(result) = apply::map_few(def, &direct, new).or_raise(py)? {
+        return Ok(Some(result));
     }
     // What the op takes no tensors of, as a quotient of integers, is another op's business.
     let is_taken = |operand: &Operand<'_>| match operand {
         Operand::Value(value) => is_small(value) && def.classes.contains(value.dtype().class()),
         Operand::Scalar(_) => true,
     };
-    if !operands.iter().all(is_taken) {
+    if !direct.operands.iter().all(is_taken) {
         return Ok(None);
     }
-    Ok(Some(tensor::new_object(apply::map(def, &operands).or_raise(py)?)))
+    Ok(Some(tensor::new_object(apply::map(def, &direct.operands).or_raise(py)?)))
 }

@@ -16,6 +16,7 @@ use super::arguments::{Held, Looked, Parsed, Signature, leak, scalar};
 use super::elementwise::map_direct;
 use super::errors::{OrRaise, to_python};
 use super::interrupt::Unheard;
+use super::recalled;
 use super::tensor;
 pub use super::unwind::{caught, guard};
 use crate::engine::autocast;
@@ -78,7 +79,8 @@ unsafe fn enter(
         if !object.is_null() {
             all.push(object);
         }
-        all.extend_from_slice(given);
+        // One by one: few arguments are copied before a list has looked whether there are few.
+        given.iter().for_each(|&argument| all.push(argument));
         let positional = all.len() - named as usize;
         let entry = table()[i];
         if let (Entry::Map(def), true) = (entry, keywords.is_null()) {
@@ -169,6 +171,12 @@ unsafe fn direct(
     if composite.returns != Returns::One || composite.requires_grad.is_some() {
         return Ok(None);
     }
+    let mut call = recalled::Call::new(composite);
+    // SAFETY: as the caller's; what is called again runs no Python code either.
+    let found = unsafe { call.again(py, signature, args, count, keywords)? };
+    if found.is_some() {
+        return Ok(found);
+    }
     // A view takes no longer of many elements.
     let limit = if composite.views { usize::MAX } else { DETACH_ABOVE };
     let mut looked = Looked::default();
@@ -181,6 +189,7 @@ unsafe fn direct(
     if let ([Operand::Value(x)], true) = (operands.as_slice(), composite.views) {
         let view = views::call(composite, attributes, x, tape::recording(), tensor::new_object);
         if let Some(result) = view.or_raise(py)? {
+            call.made(attributes, operands);
             return Ok(Some(result));
         }
         if x.shape().count() > DETACH_ABOVE {
@@ -191,6 +200,7 @@ unsafe fn direct(
         return Ok(None);
     }
     let found = autocast::call(composite, attributes, operands, tape::recording()).or_raise(py)?;
+    call.made(attributes, operands);
     Ok(found.into_iter().next().map(tensor::new_object))
 }
 

@@ -30,6 +30,7 @@ mod picture;
 mod plan;
 mod print;
 mod promotion;
+mod recalled;
 mod runner;
 mod site;
 mod size;

@@ -105,7 +105,7 @@ fn is_internal(file: &str) -> bool {
     PACKAGE.get().is_some_and(|package| file.starts_with(package.as_str()))
 }
 
-fn current() -> Site {
+fn current() -> (u32, u32) {
     // SAFETY: called on an attached thread; every reference taken is released.
     unsafe {
         let mut frame = ffi::PyThreadState_GetFrame(ffi::PyThreadState_Get());
@@ -117,12 +117,12 @@ fn current() -> Site {
             let back = if internal { ffi::PyFrame_GetBack(frame) } else { std::ptr::null_mut() };
             ffi::Py_DECREF(frame.cast());
             if !internal || back.is_null() {
-                return Site { code: code_number, offset: offset.max(0) as u32, ..Site::default() };
+                return (code_number, offset.max(0) as u32);
             }
             frame = back;
         }
     }
-    Site::default()
+    (0, 0)
 }
 
 fn describe(site: Site) -> Option<String> {

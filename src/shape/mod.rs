@@ -74,6 +74,15 @@ impl Shape {
         Shape(unsafe { std::ptr::read(&raw const self.0) })
     }
 
+    /// Makes the shape of a scalar a copy of a short shape, from where that is to where this stays,
+    /// with nothing between.
+    #[inline(always)]
+    pub fn set_short(&mut self, shape: &Shape) {
+        assert!(self.is_short() && shape.is_short(), "short shapes");
+        // SAFETY: as for `clone`; what was here has no memory of its own to free.
+        unsafe { std::ptr::copy_nonoverlapping(shape, self, 1) }
+    }
+
     /// The shape of a scalar.
     pub fn scalar() -> Shape {
         Shape(SmallVec::new_const())

@@ -196,9 +196,17 @@ impl Sweep {
                 continue;
             }
             let cx = Eager::new(self.options.create_graph);
-            let cotangent = self.restored(&cx, op, entry, &given, |rule| step.vjp_of(rule, i))?;
-            if let Some(cotangent) = cotangent {
-                self.deliver(entry, i, cx.last(cotangent)?)?;
+            let mut operand = None;
+            let cotangent = self.restored(&cx, op, entry, &given, |rule| {
+                operand = rule.args.get(i).copied();
+                step.vjp_of(rule, i)
+            })?;
+            let Some(cotangent) = cotangent else { continue };
+            let fits = operand.is_some_and(|operand| cx.are_alike(operand, cotangent));
+            let cotangent = cx.last(cotangent)?;
+            match fits {
+                true => self.hand_on(&entry.links[i], cotangent)?,
+                false => self.deliver(entry, i, cotangent)?,
             }
         }
         Ok(())
@@ -259,12 +267,12 @@ impl Sweep {
     }
 
     /// Runs formulas on what an entry saved and the cotangent of its result.
-    fn restored<'c, T>(
+    fn restored<'c, 'g: 'c, T>(
         &self,
-        cx: &'c Eager,
+        cx: &'c Eager<'g>,
         op: &str,
         entry: &Arc<Entry>,
-        given: &Given,
+        given: &'g Given,
         formulas: impl FnOnce(&Rule<'_, 'c>) -> T,
     ) -> Result<T> {
         let record = self.options.create_graph;
@@ -288,7 +296,7 @@ impl Sweep {
             (args, y, more)
         };
         if more.is_empty() {
-            let g = cx.value(given[0].1.clone());
+            let g = cx.operand(Operand::Value(&given[0].1));
             return catch(|| {
                 let mut exprs: SmallVec<[Expr<'_>; 4]> = SmallVec::new();
                 args.iter().for_each(|&arg| exprs.push(Expr::new(cx, arg)));
@@ -301,7 +309,7 @@ impl Sweep {
         let mut cotangents: SmallVec<[Option<Expr<'_>>; 2]> = SmallVec::new();
         cotangents.resize(results.len(), None);
         for (k, g) in given {
-            cotangents[*k as usize] = Some(Expr::new(cx, cx.value(g.clone())));
+            cotangents[*k as usize] = Some(Expr::new(cx, cx.operand(Operand::Value(g))));
         }
         let exprs: SmallVec<[Expr<'_>; 4]> = args.iter().map(|&arg| Expr::new(cx, arg)).collect();
         catch(|| formulas(&Rule::new(&exprs, &results, &cotangents)))
@@ -441,7 +449,12 @@ impl Sweep {
             Some(ty) => self.fit(entry, cotangent, &ty)?,
             None => cotangent,
         };
-        match &entry.links[i] {
+        self.hand_on(&entry.links[i], cotangent)
+    }
+
+    /// Hands on a cotangent that has its operand's shape and dtype.
+    fn hand_on(&mut self, link: &Link, cotangent: Value) -> Result<()> {
+        match link {
             Link::None => Ok(()),
             Link::Leaf(leaf) => {
                 leaf.upgrade().map_or(Ok(()), |leaf| self.reach_leaf(leaf, cotangent))

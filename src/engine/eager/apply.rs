@@ -186,27 +186,57 @@ pub fn small_product(a: &Value, b: &Value) -> Result<Option<Value>> {
     apply(op, &[Operand::Value(a), Operand::Value(b)], tape::recording()).map(Some)
 }
 
+/// Operands of a call in host memory, outside all traces, as the tape and as kernels see them. Both
+/// are written when they are looked at: a number that has just been written in two words is not there
+/// yet for who copies it as a whole.
+pub struct Direct<'a, const N: usize> {
+    /// What the tape sees
+    pub operands: [Operand<'a>; N],
+    seen: [executors::Operand<'a>; N],
+}
+
+impl<const N: usize> Default for Direct<'_, N> {
+    #[inline(always)]
+    fn default() -> Self {
+        let number = Scalar::Bool(false);
+        Direct {
+            operands: [Operand::Scalar(Numeric::Known(number)); N],
+            seen: [executors::Operand::Scalar(number); N],
+        }
+    }
+}
+
+impl<'a, const N: usize> Direct<'a, N> {
+    /// Makes operand `k` a number.
+    #[inline(always)]
+    pub fn set_number(&mut self, k: usize, number: Scalar) {
+        self.operands[k] = Operand::Scalar(Numeric::Known(number));
+        self.seen[k] = executors::Operand::Scalar(number);
+    }
+
+    /// Makes operand `k` a tensor.
+    #[inline(always)]
+    pub fn set_value(&mut self, k: usize, value: &'a Value) {
+        self.operands[k] = Operand::Value(value);
+        self.seen[k] = executors::Operand::Array(&value.array);
+    }
+}
+
 /// An elementwise op on few elements in host memory, of one dtype and shape, and numbers that it
-/// holds; the caller has seen that no trace is open. `None`, with nothing done, of others, and
-/// where somebody watches.
+/// holds; the caller has seen that no trace is open. The result is given to `take` where it is made.
+/// `None`, with nothing done, of others, and where somebody watches.
 #[inline(always)]
-pub fn map_few<'a, const N: usize>(
+pub fn map_few<T, const N: usize>(
     def: &'static Elementwise,
-    args: &[Operand<'a>; N],
-) -> Result<Option<(Fresh<'a>, Option<Arc<tape::Entry>>)>> {
+    direct: &Direct<'_, N>,
+    take: impl FnOnce(Fresh<'_>, Option<Arc<tape::Entry>>) -> T,
+) -> Result<Option<T>> {
+    let args = &direct.operands;
     debug_assert!(trace::at_hand(args), "operands in host memory, outside all traces");
     if watch::on() {
         return Ok(None);
     }
-    let mut operands = [executors::Operand::Scalar(Scalar::Bool(false)); N];
-    for (place, arg) in operands.iter_mut().zip(args) {
-        match *arg {
-            Operand::Value(v) => *place = executors::Operand::Array(&v.array),
-            Operand::Scalar(Numeric::Known(number)) => *place = executors::Operand::Scalar(number),
-            Operand::Scalar(Numeric::Told(_)) => return Ok(None),
-        }
-    }
-    let Some(few) = executors::Few::of(def, &operands) else { return Ok(None) };
+    let Some(few) = executors::Few::of(def, &direct.seen) else { return Ok(None) };
     let fits = |(i, arg): (usize, &Operand<'_>)| match *arg {
         Operand::Value(_) => true,
         Operand::Scalar(number) => holds(def, number, i, few.dtype()),
@@ -219,7 +249,7 @@ pub fn map_few<'a, const N: usize>(
         true => tape::entry_of_map(def, args, result.dtype, |list, data| result.keep(list, data)),
         false => None,
     };
-    Ok(Some((result, entry)))
+    Ok(Some(take(result, entry)))
 }
 
 /// Whether a number as operand `i` needs no promotion beside tensors of a dtype.

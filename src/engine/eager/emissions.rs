@@ -146,10 +146,16 @@ fn mark(called: &Called<'_>) -> Option<u64> {
 impl Emission {
     fn is_of(&self, called: &Called<'_>) -> bool {
         std::ptr::eq(self.composite, called.composite)
-            && self.record == called.record
-            && self.places.len() == called.operands.len()
-            && self.places.iter().zip(called.operands).all(|(place, &x)| place.takes(x))
+            && self.is_for(called.operands, called.record)
             && *self.attributes == *called.attributes
+    }
+
+    /// Whether calls with its attributes on such operands emit it.
+    #[inline]
+    pub fn is_for(&self, operands: &[Operand<'_>], record: bool) -> bool {
+        self.record == record
+            && self.places.len() == operands.len()
+            && self.places.iter().zip(operands).all(|(place, &x)| place.takes(x))
     }
 
     /// Runs the ops on operands that it is kept for.

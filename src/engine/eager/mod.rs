@@ -1,7 +1,7 @@
 //! Formulas run at once: the emission that computes.
 
 pub mod apply;
-mod emissions;
+pub mod emissions;
 pub mod views;
 
 use std::cell::RefCell;
@@ -154,6 +154,18 @@ impl<'a> Eager<'a> {
     /// The same, where nothing reads the emission any more: the value leaves it.
     pub fn last(&self, x: Expr<'_>) -> Result<Value> {
         self.take(self.place(x)?)
+    }
+
+    /// Whether two values are known to be of one type; numbers are not.
+    pub fn are_alike(&self, x: Expr<'_>, y: Expr<'_>) -> bool {
+        let (Arg::Node(x), Arg::Node(y)) = (x.arg(), y.arg()) else { return false };
+        let slots = self.slots.borrow();
+        let [x, y] = [x, y].map(|id| match &slots[id.0 as usize] {
+            Slot::Lent(value) => (value.dtype(), value.shape()),
+            Slot::Value(value) => (value.dtype(), value.shape()),
+            Slot::Type(ty) => (ty.dtype, &ty.shape),
+        });
+        x.0 == y.0 && x.1.same(y.1)
     }
 
     fn take(&self, at: usize) -> Result<Value> {
@@ -459,7 +471,7 @@ fn call_now(called: &Called<'_>, is_cpu: bool) -> Result<SmallVec<[Value; 1]>> {
             && !watch::on()
             && let Known::Emission(emission) = emissions::known(called)
         {
-            return again(&emission, operands);
+            return Ok(smallvec![again(&emission, operands)?]);
         }
         if let Some(mut signature) = signature::of(composite, attributes, operands) {
             return call_signed(&mut signature, operands);
@@ -511,16 +523,17 @@ fn formula(called: &Called<'_>, most: usize) -> Result<Values> {
         return emitted(called, None);
     }
     match emissions::known(called) {
-        Known::Emission(emission) => again(&emission, called.operands),
+        Known::Emission(emission) => Ok(smallvec![again(&emission, called.operands)?]),
         Known::Again(mark) => emitted(called, Some((mark, most))),
         Known::New => emitted(called, None),
     }
 }
 
-fn again(emission: &Emission, operands: &[Operand<'_>]) -> Result<Values> {
+/// Runs the ops of an emission that is kept for such operands.
+pub fn again(emission: &Emission, operands: &[Operand<'_>]) -> Result<Value> {
     let found = emission.run(operands)?;
     pending::tidy();
-    Ok(smallvec![found])
+    Ok(found)
 }
 
 /// Runs the formula of a composite: all its results. What it emits is kept for calls with a mark, if

@@ -5,11 +5,13 @@
 //! make one gather over the axes they address. NumPy's rule places the gathered axes: where the
 //! arrays stand if they stand together, else first.
 
+mod plain;
 mod plan;
 
 use smallvec::SmallVec;
 
-use self::plan::{IndexPlan, check_int, resolve, slice_axis, to_front};
+pub use self::plain::{Key, Rows, rows, taken};
+use self::plan::{IndexPlan, resolve, to_front};
 use super::eager::Eager;
 use super::eager::apply::apply;
 use super::executors::{self, Device, device};
@@ -19,12 +21,11 @@ use super::trace::{self, Call};
 use crate::array::Array;
 use crate::dtype::DType;
 use crate::error::{self, Result};
-use crate::layout::Layout;
 use crate::ops::attributes::ScatterMode;
 use crate::ops::emit::{Arg, Expr, catch};
 use crate::ops::op::Op;
 use crate::ops::structural::inverse;
-use crate::shape::{Axes, Dim, Dims, Extent, MAX_RANK, Shape};
+use crate::shape::{Axes, Dim, Extent, Shape};
 use crate::threads;
 use crate::watch;
 
@@ -102,7 +103,11 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
     // Where there is something to view, a view is made directly, also of a step of the tape.
     let views = !trace::active() && x.array.is_on_host();
     let record = recording();
-    if views && let Some(view) = seen(x, items)? {
+    let is_free = !(record && x.requires_grad());
+    if views
+        && is_free
+        && let Some(view) = plain::viewed(x, items)
+    {
         return Ok(view);
     }
     if let Some((x, mask)) = flat_mask(x, items, record)? {
@@ -114,7 +119,7 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
         false => {
             // Slice and shape are one step of the tape.
             let step = Op::Slice(plan.at);
-            let view = if views { viewed(x, items)? } else { None };
+            let view = if views { plain::viewed(x, items) } else { None };
             let array = match view {
                 Some(view) => view.array,
                 None => {
@@ -144,16 +149,6 @@ fn take(x: &Value, items: &[Item]) -> Result<Value> {
     cx.last(result.map_err(|error| error.within("getitem"))?)
 }
 
-/// `x[items]` of basic items, of a value in host memory, outside all traces: a view. `None` of other
-/// items, and of what is recorded.
-#[inline]
-pub fn seen(x: &Value, items: &[Item]) -> Result<Option<Value>> {
-    if x.requires_grad() && recording() {
-        return Ok(None);
-    }
-    viewed(x, items)
-}
-
 /// A mask of several axes and what it covers, with these axes as one: then one number says where an
 /// element is. `None` of other items, of a mask that does not fit, and of what is recorded, as one
 /// entry of the tape.
@@ -181,94 +176,6 @@ fn reshaped(x: &Value, shape: &Shape, record: bool) -> Result<Value> {
         true => Ok(x.clone()),
         false => apply(Op::Reshape(shape.clone()), &[Operand::Value(x)], record),
     }
-}
-
-/// Rows that a plain key names: `x[i]`, or `x[a:b]`.
-#[derive(Clone, Copy)]
-pub enum Rows {
-    /// One, without the axis
-    One(i64),
-    /// Those between bounds, where there are any
-    Between(Option<i64>, Option<i64>),
-}
-
-/// What such a key takes of a value in host memory, outside all traces. `None` of what has no rows
-/// in C order or not that one, and of what is recorded. It is in place where it is called, so that
-/// the view is written where it stays.
-#[inline(always)]
-pub fn rows(x: &Value, rows: Rows) -> Option<Value> {
-    let size = x.shape().dims().first()?.value();
-    if !x.array.is_contiguous() || x.requires_grad() && recording() {
-        return None;
-    }
-    // Sizes are below 2^62.
-    let from_end = |i: i64| if i < 0 { i.saturating_add(size as i64) } else { i };
-    let clip = |i: i64| from_end(i).clamp(0, size as i64) as usize;
-    let part = match rows {
-        Rows::One(i) => {
-            let i = from_end(i);
-            if i < 0 || i >= size as i64 {
-                return None;
-            }
-            x.array.row(i as usize)
-        }
-        Rows::Between(start, stop) => {
-            let (start, stop) = (start.map_or(0, clip), stop.map_or(size, clip));
-            // An empty part begins at the first row, as slices of other kinds do.
-            if start < stop { x.array.rows(start, stop - start) } else { x.array.rows(0, 0) }
-        }
-    };
-    Some(Value::plain(part))
-}
-
-/// What basic items take, without a history: one view, made directly. `None` of other items, and
-/// of what [`resolve`] refuses.
-fn viewed(x: &Value, items: &[Item]) -> Result<Option<Value>> {
-    let (shape, layout) = (x.shape(), &x.array.layout);
-    let (mut taken, mut ellipses) = (0, 0);
-    for item in items {
-        match item {
-            Item::Int(_) | Item::Slice(..) => taken += 1,
-            Item::Ellipsis => ellipses += 1,
-            Item::NewAxis => {}
-            Item::Array(_) | Item::Operand | Item::Flag(_) => return Ok(None),
-        }
-    }
-    if taken > shape.rank() || ellipses > 1 || shape.rank() + items.len() > MAX_RANK {
-        return Ok(None);
-    }
-    let rest = shape.rank() - taken;
-    let implicit = [Item::Ellipsis];
-    let implicit = if ellipses == 0 { &implicit[..] } else { &[] };
-    let (mut room, mut strides) = ([0; MAX_RANK], [0; MAX_RANK]);
-    let (from, mut dims) = (layout.strides_in(&mut room), Dims::new());
-    let (mut offset, mut axis) = (0, 0);
-    for item in items.iter().chain(implicit) {
-        match item {
-            Item::Int(i) => {
-                let i = check_int("getitem", *i, axis, shape[axis])?;
-                offset += i.value() as isize * from[axis];
-                axis += 1;
-            }
-            Item::Slice(a, b, c) => {
-                let at = slice_axis("getitem", shape[axis], *a, *b, *c)?;
-                offset += at.start.value() as isize * from[axis];
-                strides[dims.len()] = from[axis] * at.step;
-                dims.push(at.size);
-                axis += 1;
-            }
-            Item::NewAxis => dims.push(Dim::ONE),
-            Item::Ellipsis | Item::Array(_) | Item::Operand | Item::Flag(_) => {
-                strides[dims.len()..][..rest].copy_from_slice(&from[axis..axis + rest]);
-                dims.extend_from_slice(&shape.dims()[axis..axis + rest]);
-                axis += rest;
-            }
-        }
-    }
-    let offset = layout.offset().wrapping_add_signed(offset);
-    let rank = dims.len();
-    let layout = Layout::strided(dims.into(), &strides[..rank], offset);
-    Ok(Some(Value::plain(x.array.view(layout))))
 }
 
 /// Gives `x` the value it has after `x[items] = v`, in its own memory where nobody else holds it.

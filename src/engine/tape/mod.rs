@@ -6,7 +6,7 @@
 //! gradient may itself have a history. Nothing here recurses over links.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
@@ -14,9 +14,10 @@ use smallvec::SmallVec;
 
 use super::executors::{self, Device};
 use super::site::{self, Site};
-use crate::array::{Array, Fresh};
+use crate::array::{Array, Data, Fresh};
 use crate::dtype::{DType, Numeric};
 use crate::error::Result;
+use crate::layout::Layout;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, OPERANDS, RESULT};
@@ -26,8 +27,11 @@ use crate::small::push_with;
 pub use super::context::{recording, recording_as, set_recording};
 
 mod leaf;
+mod live;
 mod rows;
 pub mod signature;
+
+pub use live::live_nodes;
 
 pub use leaf::{First, Gradient, Hook, HookRule, Hooks, Leaf, StandsFor, host_calls};
 
@@ -246,22 +250,12 @@ pub struct Entry {
     hooks: OnceLock<Box<[Hooks]>>,
 }
 
-static SEQUENCE: AtomicU64 = AtomicU64::new(1);
-static DROPPED: AtomicU64 = AtomicU64::new(0);
-
-/// The number of live entries.
-pub fn live_nodes() -> i64 {
-    // Entries made (their numbers start at 1) less entries dropped.
-    let dropped = DROPPED.load(Ordering::Relaxed);
-    (SEQUENCE.load(Ordering::Relaxed) - 1).wrapping_sub(dropped) as i64
-}
-
 impl Entry {
     /// A new entry, written where it stays, and then filled: it is large, and moving it would cost
     /// more than all else in recording a small op.
     #[inline(always)]
     fn build(
-        step: Step,
+        step: impl FnOnce() -> Step,
         fill: impl FnOnce(&mut SmallVec<[Link; 2]>, &mut SavedValues),
     ) -> Arc<Entry> {
         let entry = Arc::<Entry>::new_uninit();
@@ -269,9 +263,9 @@ impl Entry {
         // SAFETY: the memory is ours alone until it is returned; every field is written before the
         // references below are made, and a panic on the way only leaks.
         unsafe {
-            (&raw mut (*place).sequence).write(SEQUENCE.fetch_add(1, Ordering::Relaxed));
+            (&raw mut (*place).sequence).write(live::number());
             (&raw mut (*place).site).write(site::current());
-            (&raw mut (*place).step).write(step);
+            (&raw mut (*place).step).write(step());
             (&raw mut (*place).links).write(SmallVec::new());
             let values =
                 SavedValues { args: SmallVec::new(), results: SmallVec::new(), freed: None };
@@ -334,7 +328,7 @@ impl Drop for Entry {
     /// Frees a whole chain without recursion: whoever drops the last entry unlinks the rest in a
     /// loop.
     fn drop(&mut self) {
-        DROPPED.fetch_add(1, Ordering::Relaxed);
+        live::dropped();
         if let Step::Host(_) = self.step {
             HOST_CALLS.fetch_sub(1, Ordering::Relaxed);
         }
@@ -344,8 +338,16 @@ impl Drop for Entry {
         let mut rest: SmallVec<[Arc<Entry>; 4]> = SmallVec::new();
         unlink(&mut self.links, &mut rest);
         while let Some(entry) = rest.pop() {
-            if let Some(mut entry) = Arc::into_inner(entry) {
-                unlink(&mut entry.links, &mut rest);
+            let mut entry = entry;
+            // Where it is: an entry is large. Who holds it beside others finds out whether it is the
+            // last one by giving it up.
+            match Arc::get_mut(&mut entry) {
+                Some(entry) => unlink(&mut entry.links, &mut rest),
+                None => {
+                    if let Some(mut entry) = Arc::into_inner(entry) {
+                        unlink(&mut entry.links, &mut rest);
+                    }
+                }
             }
         }
     }
@@ -356,10 +358,13 @@ pub fn record(op: Op, args: &[Operand<'_>], array: Array) -> Result<Value> {
     let Some((flows, mask)) = recorded(&op, args, std::slice::from_ref(&array))? else {
         return Ok(Value::plain(array));
     };
-    let entry = Entry::build(Step::Op(op), |links, values| {
-        parts(args, flows, mask, links, values);
-        values.results.push(save(&array, mask & RESULT != 0));
-    });
+    let entry = Entry::build(
+        || Step::Op(op),
+        |links, values| {
+            parts(args, flows, mask, links, values);
+            values.results.push(save(&array, mask & RESULT != 0));
+        },
+    );
     Ok(Value { array, history: History::Entry(entry, 0) })
 }
 
@@ -369,11 +374,14 @@ pub fn record_all(op: Op, args: &[Operand<'_>], arrays: Results) -> Result<Small
     let Some((flows, mask)) = recorded(&op, args, &arrays)? else {
         return Ok(arrays.into_iter().map(Value::plain).collect());
     };
-    let entry = Entry::build(Step::Op(op), |links, values| {
-        parts(args, flows, mask, links, values);
-        let saved = arrays.iter().enumerate();
-        values.results.extend(saved.map(|(k, array)| save(array, mask & RESULT >> k != 0)));
-    });
+    let entry = Entry::build(
+        || Step::Op(op),
+        |links, values| {
+            parts(args, flows, mask, links, values);
+            let saved = arrays.iter().enumerate();
+            values.results.extend(saved.map(|(k, array)| save(array, mask & RESULT >> k != 0)));
+        },
+    );
     Ok(arrays.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect())
 }
 
@@ -393,12 +401,15 @@ pub fn record_call(
         return Ok(results);
     }
     let mask = signature.residuals(flows, args, &results)?;
-    let entry = Entry::build(Step::Call(signature), |links, values| {
-        parts(args, flows, mask, links, values);
-        for (k, value) in results.iter().enumerate() {
-            values.results.push(save(&value.array, mask & RESULT >> k != 0));
-        }
-    });
+    let entry = Entry::build(
+        || Step::Call(signature),
+        |links, values| {
+            parts(args, flows, mask, links, values);
+            for (k, value) in results.iter().enumerate() {
+                values.results.push(save(&value.array, mask & RESULT >> k != 0));
+            }
+        },
+    );
     for (k, value) in results.iter_mut().enumerate() {
         if value.dtype().is_float() {
             value.history = History::Entry(entry.clone(), k as u32);
@@ -499,13 +510,19 @@ fn built_of_map(
     if flows == 0 || !dtype.is_float() {
         return None;
     }
-    Some(Entry::build(Step::Op(Op::Map(def)), |links, values| {
-        parts(args, flows, mask, links, values);
-        keep(&mut values.results, mask & RESULT != 0);
-    }))
+    Some(Entry::build(
+        || Step::Op(Op::Map(def)),
+        |links, values| {
+            parts(args, flows, mask, links, values);
+            keep(&mut values.results, mask & RESULT != 0);
+        },
+    ))
 }
 
 fn probe_residuals(op: &Op, args: &[Operand<'_>], results: &[Array], i: usize) -> Result<Mask> {
+    if let Some(mask) = op.declared_residuals(args.len(), i) {
+        return Ok(mask);
+    }
     let types: SmallVec<[OperandType<'_>; 4]> = args.iter().map(|arg| arg.ty()).collect();
     let ty = |array: &Array| Type::new(array.dtype, array.shape().clone());
     let results: SmallVec<[Type; 1]> = results.iter().map(ty).collect();
@@ -516,13 +533,35 @@ fn probe_residuals(op: &Op, args: &[Operand<'_>], results: &[Array], i: usize) -
 /// it is written where it stays.
 #[inline(always)]
 fn keep<A: smallvec::Array<Item = Saved>>(list: &mut SmallVec<A>, array: &Array, data: bool) {
-    match (array.is_plain(), data) {
-        (true, true) => push_with(list, || Saved::Array(array.plain_clone())),
-        (true, false) => {
-            let shape = array.shape();
-            push_with(list, || Saved::Type(Type::new(array.dtype, shape.short_clone())));
+    match array.is_plain() {
+        true => {
+            let data = data.then_some((&array.data, array.layout.offset()));
+            keep_plain(list, array.dtype, array.shape(), data);
         }
-        (false, _) => list.push(save(array, data)),
+        false => list.push(save(array, data)),
+    }
+}
+
+/// The same of an array in C order with a short shape, from its parts: its data from a position on.
+#[inline(always)]
+fn keep_plain<A: smallvec::Array<Item = Saved>>(
+    list: &mut SmallVec<A>,
+    dtype: DType,
+    shape: &Shape,
+    data: Option<(&Data, usize)>,
+) {
+    // Moving a shape with the rest would take longer than to write it here.
+    match data {
+        Some((data, offset)) => push_with(list, || {
+            let layout = Layout::contiguous_at(Shape::scalar(), offset);
+            Saved::Array(Array { dtype, layout, data: data.clone() })
+        }),
+        None => push_with(list, || Saved::Type(Type::new(dtype, Shape::scalar()))),
+    }
+    match list.last_mut() {
+        Some(Saved::Array(array)) => array.layout.set_short_shape(shape),
+        Some(Saved::Type(ty)) => ty.shape.set_short(shape),
+        Some(Saved::Scalar(_)) | None => {}
     }
 }
 
@@ -537,13 +576,7 @@ impl Fresh<'_> {
     /// Appends what an entry keeps of it, with the data or without.
     #[inline(always)]
     pub fn keep(&self, list: &mut SmallVec<[Saved; 1]>, data: bool) {
-        let (dtype, shape) = (self.dtype, self.shape);
-        match data {
-            true => push_with(list, || {
-                Saved::Array(Array::new(dtype, shape.short_clone(), self.data.clone()))
-            }),
-            false => push_with(list, || Saved::Type(Type::new(dtype, shape.short_clone()))),
-        }
+        keep_plain(list, self.dtype, self.shape, data.then_some((&self.data, 0)));
     }
 }
 
@@ -554,10 +587,13 @@ pub fn record_host(
     results: Results,
 ) -> SmallVec<[Value; 1]> {
     HOST_CALLS.fetch_add(1, Ordering::Relaxed);
-    let entry = Entry::build(Step::Host(rule), |links, values| {
-        links.extend(inputs.iter().map(|v| Link::to(&v.history)));
-        values.args.extend(inputs.iter().map(|v| save(&v.array, false)));
-        values.results.extend(results.iter().map(|array| save(array, false)));
-    });
+    let entry = Entry::build(
+        || Step::Host(rule),
+        |links, values| {
+            links.extend(inputs.iter().map(|v| Link::to(&v.history)));
+            values.args.extend(inputs.iter().map(|v| save(&v.array, false)));
+            values.results.extend(results.iter().map(|array| save(array, false)));
+        },
+    );
     results.into_iter().enumerate().map(|(k, array)| Value::of(&entry, k, array)).collect()
 }

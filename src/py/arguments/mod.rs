@@ -351,9 +351,14 @@ impl Signature {
         Ok(())
     }
 
+    /// The parameter of an interned name.
+    #[inline]
+    pub fn place_of(&self, name: *mut ffi::PyObject) -> Option<usize> {
+        self.names.iter().position(|n| n.as_ptr() == name)
+    }
+
     fn find(&self, name: *mut ffi::PyObject) -> Option<usize> {
-        let same = |n: &Py<PyAny>| n.as_ptr() == name;
-        self.names.iter().position(same).or_else(|| {
+        self.place_of(name).or_else(|| {
             let name = text(name);
             self.params.iter().position(|p| p.name == name)
         })

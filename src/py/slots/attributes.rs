@@ -14,6 +14,7 @@ use crate::array::Array;
 use crate::engine::eager::{apply, views};
 use crate::engine::executors;
 use crate::engine::tape::{self, Gradient, History, Operand, Rows, Value};
+use crate::engine::trace;
 use crate::error;
 use crate::ops::op::Op;
 use crate::py::arguments::{Held, leak};
@@ -24,6 +25,7 @@ use crate::py::functions::{guard, make_leaf};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject};
 use crate::shape::{Axes, Dim, Shape};
+use crate::watch;
 
 macro_rules! getter {
     ($name:ident, |$py:ident, $this:ident| $body:expr) => {
@@ -110,7 +112,7 @@ fn is_entry(this: &TensorObject) -> bool {
 
 getter!(get_shape, |py, this| {
     let (shape, value) = this.with(|value| {
-        let open = crate::engine::trace::is_traced(&value.array).then(|| value.clone());
+        let open = trace::is_traced(&value.array).then(|| value.clone());
         (value.shape().clone(), open)
     });
     if let Some(value) = value
@@ -183,9 +185,15 @@ getter!(get_grad, |py, this| {
     }
 });
 getter!(get_t, |py, this| {
+    if let Some(view) = exchanged(py, this, |rank| rank == 2)? {
+        return Ok(view);
+    }
     transposed(py, this, &TRANSPOSE, |value| Ok((0..value.shape().rank()).rev().collect()))
 });
 getter!(get_mt, |py, this| {
+    if let Some(view) = exchanged(py, this, |rank| rank >= 2)? {
+        return Ok(view);
+    }
     transposed(py, this, &MATRIX_TRANSPOSE, |value| {
         let rank = value.shape().rank();
         if rank < 2 {
@@ -196,6 +204,26 @@ getter!(get_mt, |py, this| {
         Ok(axes)
     })
 });
+
+/// The last two axes exchanged, of a value that is looked at where it is and has such a rank.
+/// `None` of others, of what is recorded, and where somebody watches.
+fn exchanged(
+    py: Python<'_>,
+    this: &TensorObject,
+    fits: impl FnOnce(usize) -> bool,
+) -> PyResult<Option<Object>> {
+    tensor::prepare(py)?;
+    if watch::on() || trace::active() {
+        return Ok(None);
+    }
+    // SAFETY: showing a value runs no code of the user's.
+    let Some(value) = (unsafe { this.own_at_hand() }) else { return Ok(None) };
+    let rank = value.shape().rank();
+    if !fits(rank) || value.requires_grad() && tape::recording() {
+        return Ok(None);
+    }
+    Ok(Some(tensor::new_view(Value::plain(value.array.exchanged(rank - 2, rank - 1)))))
+}
 
 /// The axes in the order that `axes` says. In a trace, where the rank may not be known yet, it is a
 /// call of the table's function.
@@ -211,7 +239,7 @@ fn transposed(
         return permuted(py, value, axes(value).or_raise(py)?);
     }
     let value = this.value();
-    match crate::engine::trace::is_traced(&value.array) {
+    match trace::is_traced(&value.array) {
         true => function.call(py, [Held::Value(value)]),
         false => permuted(py, &value, axes(&value).or_raise(py)?),
     }

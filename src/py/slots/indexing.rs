@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use super::operators::STACK_BORROWS;
 use super::{Object, check_leaf_update, not_implemented, operand};
 use crate::engine::executors::Device;
-use crate::engine::index::{self, Item, Rows};
-use crate::engine::tape::{History, Operand, Value};
+use crate::engine::index::{self, Item, Key, Rows};
+use crate::engine::tape::{History, Operand, Value, recording};
 use crate::engine::trace;
 use crate::engine::transfer::placed;
 use crate::error;
@@ -25,7 +25,7 @@ use crate::py::errors::{OrRaise, to_python};
 use crate::py::functions::{DETACH_ABOVE, detached, guard, known_size};
 use crate::py::size;
 use crate::py::tensor::{self, TensorObject, written};
-use crate::shape::Extent;
+use crate::shape::{Dim, Extent};
 
 /// Calls `f` with an index as Python wrote it.
 #[inline]
@@ -142,36 +142,89 @@ fn size_of_arrays(items: &[Item]) -> usize {
     items.iter().map(size).fold(0, usize::saturating_add)
 }
 
+/// A plain number; `None` of other objects.
+///
+/// # Safety
+/// A live object, and an attached thread.
+#[inline(always)]
+unsafe fn plain_number(object: Object) -> Option<i64> {
+    let mut overflow = 0;
+    // SAFETY: a live object, whose exact type is looked at first; such a number raises nothing.
+    unsafe {
+        if ffi::PyLong_CheckExact(object) == 0 {
+            return None;
+        }
+        let n = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
+        (overflow == 0).then_some(n)
+    }
+}
+
+/// A bound of a slice: a plain number or None; `None` of other objects.
+///
+/// # Safety
+/// As for [`plain_number`].
+#[inline(always)]
+unsafe fn plain_bound(object: Object) -> Option<Option<i64>> {
+    // SAFETY: as the caller's.
+    unsafe { if object == ffi::Py_None() { Some(None) } else { plain_number(object).map(Some) } }
+}
+
 /// The rows that a key of plain numbers names; `None` of other keys.
 ///
 /// # Safety
 /// A live object, and an attached thread.
 #[inline(always)]
 unsafe fn plain_rows(key: Object) -> Option<Rows> {
-    let number = |object: Object| {
-        let mut overflow = 0;
-        // SAFETY: a live object, whose exact type is looked at first; such a number raises nothing.
-        unsafe {
-            let is_int = ffi::PyLong_CheckExact(object) != 0;
-            let n =
-                if is_int { ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow) } else { 0 };
-            (is_int && overflow == 0).then_some(n)
-        }
-    };
     // SAFETY: a slice object holds its three parts while it lives, which the caller's key does.
     unsafe {
         if ffi::PySlice_Check(key) == 0 {
-            return number(key).map(Rows::One);
+            return plain_number(key).map(Rows::One);
         }
         let slice = key.cast::<ffi::PySliceObject>();
-        let bound = |object: Object| match object == ffi::Py_None() {
-            true => Some(None),
-            false => number(object).map(Some),
-        };
         if (*slice).step != ffi::Py_None() {
             return None;
         }
-        Some(Rows::Between(bound((*slice).start)?, bound((*slice).stop)?))
+        Some(Rows::Between(plain_bound((*slice).start)?, plain_bound((*slice).stop)?))
+    }
+}
+
+/// The view of a value that a key of plain numbers names, as an object; `None` of other keys, of one
+/// that does not fit, and of what is recorded.
+///
+/// # Safety
+/// As for [`plain_number`].
+unsafe fn plain_view(x: &Value, key: Object) -> Option<Object> {
+    if x.requires_grad() && recording() {
+        return None;
+    }
+    let take = |dims: &[Dim], strides: &[isize], offset| {
+        tensor::new_strided(&x.array, dims, strides, offset)
+    };
+    // SAFETY: slices and tuples hold their parts while they live, which the caller's key does.
+    unsafe {
+        let part = |key: Object| {
+            if ffi::PySlice_Check(key) != 0 {
+                let slice = key.cast::<ffi::PySliceObject>();
+                let step = plain_bound((*slice).step)?.unwrap_or(1);
+                let (start, stop) = (plain_bound((*slice).start)?, plain_bound((*slice).stop)?);
+                return Some(Key::Between(start, stop, step));
+            }
+            if key == ffi::Py_None() {
+                return Some(Key::New);
+            }
+            if key == ffi::Py_Ellipsis() {
+                return Some(Key::Rest);
+            }
+            plain_number(key).map(Key::One)
+        };
+        if ffi::PyTuple_CheckExact(key) == 0 {
+            return index::taken(&x.array, &[part(key)?], take);
+        }
+        let mut keys: SmallVec<[Key; 4]> = SmallVec::new();
+        for k in 0..ffi::PyTuple_Size(key) {
+            keys.push(part(ffi::PyTuple_GetItem(key, k))?);
+        }
+        index::taken(&x.array, &keys, take)
     }
 }
 
@@ -180,11 +233,15 @@ pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
         tensor::prepare(py)?;
         // SAFETY: live objects; the view is made before any Python code runs.
         unsafe {
-            if let Some(Operand::Value(x)) = direct(a)
-                && let Some(rows) = plain_rows(key)
-                && let Some(view) = index::rows(x, rows)
-            {
-                return Ok(tensor::new_view(view));
+            if let Some(Operand::Value(x)) = direct(a) {
+                if let Some(rows) = plain_rows(key)
+                    && let Some(view) = index::rows(x, rows)
+                {
+                    return Ok(tensor::new_view(view));
+                }
+                if let Some(view) = plain_view(x, key) {
+                    return Ok(view);
+                }
             }
         }
         // SAFETY: live objects; the slot is called with a tensor.
@@ -198,10 +255,7 @@ pub(super) unsafe extern "C" fn get_item(a: Object, key: Object) -> Object {
             }
             // SAFETY: slices and numbers run no Python code, and write no handle.
             match unsafe { this.own() } {
-                Some(value) => match index::seen(value, items).or_raise(py)? {
-                    Some(view) => Ok(view),
-                    None => index::get(value, items).or_raise(py),
-                },
+                Some(value) => index::get(value, items).or_raise(py),
                 None => index::get(&this.value(), items).or_raise(py),
             }
         })?;

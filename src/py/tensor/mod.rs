@@ -3,10 +3,12 @@
 //! The type is made from a spec rather than by a macro, because its slots are the hot path: a
 //! result is an object from a free list, a value written in place, and nothing else.
 
+mod make;
+
 use std::cell::{Cell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::os::raw::{c_int, c_void};
-use std::ptr::{self, null_mut};
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -15,14 +17,15 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::errors::{OrRaise, to_python};
-use super::free_list::FreeList;
 use super::unwind::{contained, guard};
-use crate::array::{Array, Busy, Data, Fresh, Where};
+use crate::array::{Array, Busy, Data, Where};
 use crate::engine::tape::{History, Shared, Value};
 use crate::engine::trace;
 use crate::engine::{executors, pending};
 use crate::error::{self, Result};
 use crate::ops::emit::{catch, throw};
+use make::{FREE, fill};
+pub use make::{new_fresh, new_object, new_strided, new_view, prepare, wrap, wrap_shared};
 
 /// What a handle holds.
 pub enum Slot {
@@ -310,107 +313,6 @@ pub fn looked_at(py: Python<'_>, array: Array) -> PyResult<Array> {
     Ok(array)
 }
 
-static FREE: FreeList = FreeList::new();
-
-/// A new `Tensor` for a value: an owned reference, null with an exception set if memory ran out.
-#[inline]
-pub fn new_object(value: Value) -> *mut ffi::PyObject {
-    make_with(|| Slot::Own(value))
-}
-
-/// Sees to it that the next object comes from the free list. To ask Python for memory may start a
-/// collection, which runs code of the user's; who writes a result while it looks at the operands'
-/// values does this before it looks.
-#[inline(always)]
-pub fn prepare(py: Python<'_>) -> PyResult<()> {
-    if FREE.is_empty() { add_free(py) } else { Ok(()) }
-}
-
-#[cold]
-fn add_free(py: Python<'_>) -> PyResult<()> {
-    // SAFETY: a fresh object is ours alone, and a dead one again once it is in the list, where it has
-    // no slot. If a collection has put others there, this one is one more.
-    unsafe {
-        let object = ffi::PyType_GenericAlloc(type_object(), 0);
-        if object.is_null() {
-            return Err(PyErr::fetch(py));
-        }
-        ffi::PyObject_GC_UnTrack(object.cast());
-        FREE.put(object.cast());
-        // A heap type is held by its instances, and one in the list is none.
-        ffi::Py_DECREF(type_object().cast());
-    }
-    Ok(())
-}
-
-/// The same as [`new_object`] for a value in parts, which is written where it stays. After
-/// [`prepare`].
-#[inline(always)]
-pub fn new_fresh(array: Fresh<'_>, history: History) -> *mut ffi::PyObject {
-    make_with(|| Slot::Own(Value { array: array.array(), history }))
-}
-
-#[inline(always)]
-fn make_with(slot: impl FnOnce() -> Slot) -> *mut ffi::PyObject {
-    // SAFETY: an object from the free list has our layout and no other owner; `PyObject_Init`
-    // makes it live again. A fresh one comes from the type's allocator, zeroed.
-    unsafe {
-        let object = match FREE.take() {
-            Some(free) => ffi::PyObject_Init(free.cast(), type_object()).cast(),
-            None => {
-                let object = ffi::PyType_GenericAlloc(type_object(), 0);
-                if !object.is_null() {
-                    ffi::PyObject_GC_UnTrack(object.cast());
-                }
-                object.cast::<TensorObject>()
-            }
-        };
-        if object.is_null() {
-            return null_mut();
-        }
-        fill(object, slot());
-        object.cast()
-    }
-}
-
-/// # Safety
-/// `object` is a live tensor object without a slot.
-#[inline(always)]
-unsafe fn fill(object: *mut TensorObject, slot: Slot) {
-    // SAFETY: as the caller's.
-    unsafe {
-        (*object).weakrefs = null_mut();
-        ptr::write(&raw mut (*object).slot, ManuallyDrop::new(UnsafeCell::new(slot)));
-        ptr::write(&raw mut (*object).is_view, Cell::new(false));
-    }
-}
-
-/// A new tensor as a PyO3 object.
-pub fn wrap(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
-    owned(py, new_object(value))
-}
-
-/// A new handle on a shared cell.
-pub fn wrap_shared(py: Python<'_>, cell: Shared) -> PyResult<Py<PyAny>> {
-    owned(py, make_with(|| Slot::Shared(cell)))
-}
-
-/// A tensor that came from indexing.
-#[inline]
-pub fn new_view(value: Value) -> *mut ffi::PyObject {
-    let object = new_object(value);
-    if !object.is_null() {
-        // SAFETY: just made, of our type.
-        unsafe { (*object.cast::<TensorObject>()).is_view.set(true) };
-    }
-    object
-}
-
-fn owned(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<Py<PyAny>> {
-    // SAFETY: an owned reference, or null with an exception set.
-    unsafe { Bound::from_owned_ptr_or_err(py, object) }.map(Bound::unbind)
-}
-
 /// Shows an object to the collector of cycles. A tensor without code of the user's in its history
 /// cannot be part of a cycle, and stays unseen, which keeps collections quick.
 pub fn track(object: *mut ffi::PyObject) {
@@ -571,6 +473,7 @@ pub fn create_type(
     // SAFETY: an owned reference, or null with an exception set.
     let class = unsafe { Bound::from_owned_ptr_or_err(py, class) }?;
     TYPE.store(class.as_ptr().cast(), Ordering::Relaxed);
+    make::start(py)?;
     Ok(class.unbind())
 }
 
