@@ -17,11 +17,24 @@ pub fn small<A: Array>(items: impl Iterator<Item = A::Item>) -> SmallVec<A> {
 /// the room may be elsewhere until it is there, and moving large items costs more than making them.
 #[inline(always)]
 pub fn push_with<A: Array>(list: &mut SmallVec<A>, make: impl FnOnce() -> A::Item) {
+    push_finished(list, make, |_| {});
+}
+
+/// The same of an item that is finished where it stays.
+#[inline(always)]
+pub fn push_finished<A: Array>(
+    list: &mut SmallVec<A>,
+    make: impl FnOnce() -> A::Item,
+    finish: impl FnOnce(&mut A::Item),
+) {
     list.reserve(1);
     let length = list.len();
-    // SAFETY: there is room for one more, and nobody looks at it until it is written.
+    // SAFETY: there is room for one more, and nobody looks at it until it is written; one whose
+    // finishing panics is leaked.
     unsafe {
-        list.as_mut_ptr().add(length).write(make());
+        let place = list.as_mut_ptr().add(length);
+        place.write(make());
+        finish(&mut *place);
         list.set_len(length + 1);
     }
 }

@@ -112,10 +112,21 @@ unsafe fn block<T: Copy, const N: usize>(arg: *const u8, i: usize) -> [T; N] {
     unsafe { arg.cast::<T>().add(i).cast::<[T; N]>().read() }
 }
 
+/// What is left over: behind it zeros, or the one element again. What is most often left over in small
+/// calls, all or one, is read without a call.
+///
 /// # Safety
 /// `arg` is valid for elements `i..i + count`, `count` is at most `N`, and zero bytes are a `T`.
 #[inline(always)]
 unsafe fn part<T: Copy, const N: usize>(arg: *const u8, i: usize, count: usize) -> [T; N] {
+    // SAFETY: as the caller's.
+    unsafe {
+        match count {
+            1 => return [*arg.cast::<T>().add(i); N],
+            _ if count == N => return block(arg, i),
+            _ => {}
+        }
+    }
     let mut block = MaybeUninit::<[T; N]>::zeroed();
     // SAFETY: the caller vouches for the range and for zeros.
     unsafe {
@@ -236,11 +247,15 @@ multiversion! {
                 i += BLOCK;
             }
             while i < n {
-                // What is left, in vectors too: lanes past the end compute on zeros, unseen.
+                // What is left, in vectors too: lanes past the end compute unseen.
                 let count = (n - i).min(SHORT);
                 let loaded = B::load_part::<SHORT>(args, i, count);
                 let out = computed::<B, SHORT>(&loaded);
-                dst.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), count);
+                match count {
+                    1 => dst.add(i).cast::<MaybeUninit<B::Out>>().write(out[0]),
+                    SHORT => dst.add(i).cast::<[MaybeUninit<B::Out>; SHORT]>().write(out),
+                    _ => dst.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), count),
+                }
                 i += SHORT;
             }
         }

@@ -437,9 +437,15 @@ impl Lower<'_> {
                 self.steps.push(Step::Load { port, to, is_single, is_direct });
             }
             Work::Number(bits) => {
-                let rows = if repeats(self.n, self.rows) { self.rows } else { 1 };
+                // As often as those need it that read it: for each row, or for each element.
+                let reads = |node: &Node| node.form == Form::Whole && node.args.contains(&to);
+                let whole = match (nodes.iter().any(reads), repeats(self.n, self.rows)) {
+                    (false, _) => 0,
+                    (true, true) => self.rows * self.n,
+                    (true, false) => self.n,
+                };
                 let width = node.dtype.compute().width();
-                let count = (rows * self.n).max(padded(self.rows));
+                let count = whole.max(padded(self.rows));
                 self.constants.push(Constant::Number { value: to, bits, width, count });
             }
             Work::Map { kernel, round, .. } => {

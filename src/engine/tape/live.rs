@@ -1,39 +1,72 @@
 //! How many entries live. Every thread counts those that it drops by itself: a number that all
 //! threads write takes as long as all else in dropping an entry.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 /// Numbers of entries, which start at 1.
 static SEQUENCE: AtomicU64 = AtomicU64::new(1);
-/// Entries dropped by threads that have ended.
-static GONE: AtomicU64 = AtomicU64::new(0);
-/// Entries dropped by each other thread.
-static COUNTS: Mutex<Vec<Arc<AtomicU64>>> = Mutex::new(Vec::new());
 
-/// The count of a thread, which alone writes it.
-struct Count(Arc<AtomicU64>);
+/// The first count. There is no lock: a child of `fork` would wait for a thread that is not there.
+static COUNTS: AtomicPtr<Count> = AtomicPtr::new(ptr::null_mut());
 
-impl Count {
-    fn new() -> Count {
-        let count = Arc::default();
-        COUNTS.lock().push(Arc::clone(&count));
-        Count(count)
+/// Entries dropped by threads that are ending, and have no count any more.
+static OTHERS: AtomicU64 = AtomicU64::new(0);
+
+/// Entries dropped by a thread, which alone writes the number. Counts are never freed: the next
+/// thread goes on with that of one that has ended.
+struct Count {
+    dropped: AtomicU64,
+    is_taken: AtomicBool,
+    next: AtomicPtr<Count>,
+}
+
+/// All counts.
+fn counts() -> impl Iterator<Item = &'static Count> {
+    // SAFETY: a count in the list is complete, and is never freed.
+    let at = |count: &AtomicPtr<Count>| unsafe { count.load(Ordering::Acquire).as_ref() };
+    std::iter::successors(at(&COUNTS), move |count| at(&count.next))
+}
+
+/// The count of a thread while it runs.
+struct Own(&'static Count);
+
+impl Own {
+    fn take() -> Own {
+        let takes = |count: &&Count| !count.is_taken.swap(true, Ordering::Acquire);
+        if let Some(count) = counts().find(takes) {
+            return Own(count);
+        }
+        let count = Box::leak(Box::new(Count {
+            dropped: AtomicU64::new(0),
+            is_taken: AtomicBool::new(true),
+            next: AtomicPtr::default(),
+        }));
+        let count: *mut Count = count;
+        let mut first = COUNTS.load(Ordering::Relaxed);
+        // SAFETY: made above, and never freed.
+        let count = unsafe {
+            loop {
+                (*count).next.store(first, Ordering::Relaxed);
+                let (ok, fail) = (Ordering::Release, Ordering::Relaxed);
+                match COUNTS.compare_exchange_weak(first, count, ok, fail) {
+                    Ok(_) => break &*count,
+                    Err(other) => first = other,
+                }
+            }
+        };
+        Own(count)
     }
 }
 
-impl Drop for Count {
+impl Drop for Own {
     fn drop(&mut self) {
-        let mut counts = COUNTS.lock();
-        counts.retain(|other| !Arc::ptr_eq(other, &self.0));
-        GONE.fetch_add(self.0.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.0.is_taken.store(false, Ordering::Release);
     }
 }
 
 thread_local! {
-    static DROPPED: Count = Count::new();
+    static OWN: Own = Own::take();
 }
 
 /// The number of a new entry.
@@ -45,20 +78,25 @@ pub fn number() -> u64 {
 /// Counts an entry that is dropped.
 #[inline(always)]
 pub fn dropped() {
-    let counted = DROPPED.try_with(|Count(count)| {
-        count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    let counted = OWN.try_with(|Own(count)| {
+        let more = count.dropped.load(Ordering::Relaxed).wrapping_add(1);
+        count.dropped.store(more, Ordering::Relaxed);
     });
-    // A thread that is ending has no count any more.
     if counted.is_err() {
-        GONE.fetch_add(1, Ordering::Relaxed);
+        OTHERS.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Entries dropped so far.
+fn all_dropped() -> u64 {
+    let each = counts().map(|count| count.dropped.load(Ordering::Relaxed));
+    each.fold(OTHERS.load(Ordering::Relaxed), u64::wrapping_add)
 }
 
 /// The number of live entries.
 pub fn live_nodes() -> i64 {
-    let counts = COUNTS.lock();
-    let gone = GONE.load(Ordering::Relaxed);
-    let dropped = counts.iter().fold(gone, |sum, n| sum.wrapping_add(n.load(Ordering::Relaxed)));
+    // Entries made (their numbers start at 1) less entries dropped.
+    let dropped = all_dropped();
     (SEQUENCE.load(Ordering::Relaxed) - 1).wrapping_sub(dropped) as i64
 }
 
@@ -68,20 +106,26 @@ mod tests {
 
     #[test]
     fn drops_of_threads_that_ended_are_counted() {
-        let sum = || {
-            let counts = COUNTS.lock();
-            let each = counts.iter().map(|n| n.load(Ordering::Relaxed));
-            each.fold(GONE.load(Ordering::Relaxed), u64::wrapping_add)
-        };
         // Other tests drop entries meanwhile, so at least as many.
-        let before = sum();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..1000).for_each(|_| dropped()));
-            }
-        });
-        assert!(sum() >= before + 4000);
+        let before = all_dropped();
+        for _ in 0..2 {
+            let threads: Vec<_> =
+                (0..4).map(|_| std::thread::spawn(|| (0..1000).for_each(|_| dropped()))).collect();
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+        assert!(all_dropped() >= before + 8000);
         // As they were not dropped in fact, their numbers are given up too.
-        (0..4000).for_each(|_| _ = number());
+        (0..8000).for_each(|_| _ = number());
+    }
+
+    #[test]
+    fn a_count_is_taken_again() {
+        let count = || std::thread::spawn(|| OWN.with(|own| ptr::from_ref(own.0) as usize));
+        // One thread after the other: each has ended, its count given back, when the next begins.
+        let found: Vec<usize> = (0..50).map(|_| count().join().unwrap()).collect();
+        let mut kinds = found.clone();
+        kinds.sort_unstable();
+        kinds.dedup();
+        assert!(kinds.len() < found.len(), "a count for each thread that ever was");
     }
 }

@@ -22,7 +22,7 @@ use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, OPERANDS, RESULT};
 use crate::shape::Shape;
-use crate::small::push_with;
+use crate::small::{push_finished, push_with};
 
 pub use super::context::{recording, recording_as, set_recording};
 
@@ -551,17 +551,22 @@ fn keep_plain<A: smallvec::Array<Item = Saved>>(
     data: Option<(&Data, usize)>,
 ) {
     // Moving a shape with the rest would take longer than to write it here.
+    let finish = |saved: &mut Saved| match saved {
+        Saved::Array(array) => array.layout.set_short_shape(shape),
+        Saved::Type(ty) => ty.shape.set_short(shape),
+        Saved::Scalar(_) => {}
+    };
     match data {
-        Some((data, offset)) => push_with(list, || {
-            let layout = Layout::contiguous_at(Shape::scalar(), offset);
-            Saved::Array(Array { dtype, layout, data: data.clone() })
-        }),
-        None => push_with(list, || Saved::Type(Type::new(dtype, Shape::scalar()))),
-    }
-    match list.last_mut() {
-        Some(Saved::Array(array)) => array.layout.set_short_shape(shape),
-        Some(Saved::Type(ty)) => ty.shape.set_short(shape),
-        Some(Saved::Scalar(_)) | None => {}
+        Some((data, offset)) => {
+            let make = || {
+                let layout = Layout::contiguous_at(Shape::scalar(), offset);
+                Saved::Array(Array { dtype, layout, data: data.clone() })
+            };
+            push_finished(list, make, finish);
+        }
+        None => {
+            push_finished(list, || Saved::Type(Type::new(dtype, Shape::scalar())), finish);
+        }
     }
 }
 
