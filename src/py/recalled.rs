@@ -26,8 +26,9 @@ use crate::engine::tape::{self, Operand, Value};
 use crate::engine::trace::Called;
 use crate::ops::declare::{Attr, Composite};
 
-/// Arguments of calls that are kept.
+/// Arguments of calls that are kept, and items of a sequence among them.
 const MOST: usize = 6;
+const LONGEST: isize = 16;
 
 /// Calls that a thread keeps, one for each of so many groups.
 const KEPT: usize = 256;
@@ -178,18 +179,22 @@ impl Call {
         // SAFETY: a live object, whose type is looked at first; the items of a sequence live as long as
         // it stays as it is.
         unsafe {
-            if ffi::PyTuple_CheckExact(object) != 0 {
-                let length = ffi::PyTuple_Size(object);
-                self.word(place, kind::TUPLE, length as u64);
+            let is_tuple = ffi::PyTuple_CheckExact(object) != 0;
+            if is_tuple || ffi::PyList_CheckExact(object) != 0 {
+                let (kind, length) = match is_tuple {
+                    true => (kind::TUPLE, ffi::PyTuple_Size(object)),
+                    false => (kind::LIST, ffi::PyList_Size(object)),
+                };
+                if length > LONGEST {
+                    return None;
+                }
+                self.word(place, kind, length as u64);
                 return (0..length).try_for_each(|i| {
-                    self.item(place, ffi::PyTuple_GetItem(object, i), operands.as_deref_mut())
-                });
-            }
-            if ffi::PyList_CheckExact(object) != 0 {
-                let length = ffi::PyList_Size(object);
-                self.word(place, kind::LIST, length as u64);
-                return (0..length).try_for_each(|i| {
-                    self.item(place, ffi::PyList_GetItem(object, i), operands.as_deref_mut())
+                    let item = match is_tuple {
+                        true => ffi::PyTuple_GetItem(object, i),
+                        false => ffi::PyList_GetItem(object, i),
+                    };
+                    self.item(place, item, operands.as_deref_mut())
                 });
             }
             self.item(place, object, operands)

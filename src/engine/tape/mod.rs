@@ -337,8 +337,7 @@ impl Drop for Entry {
         }
         let mut rest: SmallVec<[Arc<Entry>; 4]> = SmallVec::new();
         unlink(&mut self.links, &mut rest);
-        while let Some(entry) = rest.pop() {
-            let mut entry = entry;
+        while let Some(mut entry) = rest.pop() {
             // Where it is: an entry is large. Who holds it beside others finds out whether it is the
             // last one by giving it up.
             match Arc::get_mut(&mut entry) {
