@@ -146,7 +146,7 @@ impl Fresh<'_> {
     /// The array.
     #[inline(always)]
     pub fn array(self) -> Array {
-        Array::new(self.dtype, self.shape.short_clone(), self.data)
+        Array::new(self.dtype, self.shape.clone(), self.data)
     }
 }
 

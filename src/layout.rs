@@ -175,21 +175,14 @@ impl Layout {
 
     /// Whether the elements lie in C order without gaps (not necessarily from the buffer's start).
     pub fn is_contiguous(&self) -> bool {
-        self.kept == Kept::None
+        matches!(self.kept, Kept::None)
     }
 
     /// The strides of every axis.
     pub fn strides(&self) -> Strides {
-        let dims = self.shape.dims();
-        match &self.kept {
-            Kept::Long(strides) => SmallVec::from_slice(strides),
-            Kept::Short(strides) => small(strides[..dims.len()].iter().map(|&n| n as isize)),
-            Kept::None => {
-                let mut strides = small(dims.iter().map(|_| 1));
-                set_row_major(&mut strides, dims.iter().map(|d| d.value()));
-                strides
-            }
-        }
+        let mut strides: Strides = small(self.shape.dims().iter().map(|_| 0));
+        self.write_strides(&mut strides);
+        strides
     }
 
     /// The strides of every axis, of which there are at most [`MAX_RANK`]; in `room` where they are

@@ -7,7 +7,6 @@ use super::arguments::scalar;
 use super::errors::OrRaise;
 use super::functions::DETACH_ABOVE;
 use super::tensor::{self, TensorObject};
-use crate::array::Fresh;
 use crate::dtype::{Numeric, Scalar};
 use crate::engine::eager::apply::{self, Direct};
 use crate::engine::tape::{Operand, Value};
@@ -81,8 +80,7 @@ pub unsafe fn map_direct<const N: usize>(
             }
         }
     }
-    let new = |array: Fresh<'_>, entry| tensor::new_fresh(array, entry);
-    if let Some(result) = apply::map_few(def, &direct, new).or_raise(py)? {
+    if let Some(result) = apply::map_few(def, &direct, tensor::new_fresh).or_raise(py)? {
         return Ok(Some(result));
     }
     // What the op takes no tensors of, as a quotient of integers, is another op's business.

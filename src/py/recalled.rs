@@ -6,10 +6,12 @@
 //! emission, from the second time on, and finds it by comparing words.
 
 use std::cell::{Cell, RefCell};
+use std::hash::Hasher;
 use std::rc::Rc;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use rustc_hash::FxHasher;
 use smallvec::SmallVec;
 
 use super::arguments::Signature;
@@ -22,7 +24,7 @@ use crate::engine::autocast;
 use crate::engine::eager;
 use crate::engine::eager::emissions::{self, Emission, Known};
 use crate::engine::executors::{Device, device};
-use crate::engine::tape::{self, Operand, Value};
+use crate::engine::tape::{self, Operand};
 use crate::engine::trace::Called;
 use crate::ops::declare::{Attr, Composite};
 
@@ -41,7 +43,9 @@ pub struct Call {
     composite: &'static Composite,
     words: Words,
     tensors: usize,
-    mark: u64,
+    /// Whether it is recorded
+    record: bool,
+    hasher: FxHasher,
     /// Whether it is of a kind that is kept
     is_plain: bool,
 }
@@ -87,8 +91,9 @@ mod kind {
 impl Call {
     /// A call of a composite whose arguments were not looked at.
     pub fn new(composite: &'static Composite) -> Call {
-        let mark = std::ptr::from_ref(composite) as u64;
-        Call { composite, words: Words::new(), tensors: 0, mark, is_plain: false }
+        let (words, mut hasher) = (Words::new(), FxHasher::default());
+        hasher.write_usize(std::ptr::from_ref(composite).addr());
+        Call { composite, words, tensors: 0, record: false, hasher, is_plain: false }
     }
 
     /// The result of the call, if it was made before with the same arguments.
@@ -161,7 +166,9 @@ impl Call {
             }
         }
         self.tensors = operands.len();
-        self.mark = mixed(self.mark, u64::from(records(operands)));
+        let wants = |x: &Operand<'_>| matches!(x, Operand::Value(v) if v.requires_grad());
+        self.record = tape::recording() && operands.iter().any(wants);
+        self.hasher.write_u8(self.record.into());
         Some(())
     }
 
@@ -218,7 +225,7 @@ impl Call {
             let x = unsafe { tensor.own_at_hand()? };
             self.word(place, kind::TENSOR, x.dtype() as u64);
             for dim in x.shape().dims() {
-                self.mark = mixed(self.mark, dim.known()? as u64);
+                self.hasher.write_usize(dim.known()?);
             }
             operands?.push(Operand::Value(x));
             return Some(());
@@ -232,23 +239,25 @@ impl Call {
     #[inline(always)]
     fn word(&mut self, place: usize, kind: usize, value: u64) {
         let place = place << kind::BITS | kind;
-        self.mark = mixed(mixed(self.mark, place as u64), value);
+        self.hasher.write_usize(place);
+        self.hasher.write_u64(value);
         self.words.push((place, value));
     }
 
     /// What the call emits on operands, if it is kept for such.
     #[inline]
     fn emission(&self, operands: &[Operand<'_>]) -> Option<Rc<Emission>> {
+        let mark = self.hasher.finish();
         let found = SLOTS.try_with(|slots| {
-            let slot = &slots[self.mark as usize % KEPT];
-            if slot.mark.get() != self.mark {
+            let slot = &slots[mark as usize % KEPT];
+            if slot.mark.get() != mark {
                 return None;
             }
             let kept = slot.kept.borrow();
             let kept = kept.as_ref()?;
             let is_this = std::ptr::eq(kept.composite, self.composite)
                 && kept.words == self.words
-                && kept.emission.is_for(operands, records(operands));
+                && kept.emission.is_for(operands, self.record);
             is_this.then(|| kept.emission.clone())
         });
         // A thread that is ending keeps nothing.
@@ -261,9 +270,10 @@ impl Call {
         if !self.is_plain {
             return;
         }
+        let mark = self.hasher.finish();
         let _ = SLOTS.try_with(|slots| {
-            let slot = &slots[self.mark as usize % KEPT];
-            if slot.mark.replace(self.mark) != self.mark {
+            let slot = &slots[mark as usize % KEPT];
+            if slot.mark.replace(mark) != mark {
                 slot.times.set(0);
             }
             let times = slot.times.get() + 1;
@@ -276,7 +286,7 @@ impl Call {
 
     #[cold]
     fn kept(&self, attributes: &[Attr], operands: &[Operand<'_>]) -> Option<Kept> {
-        let (composite, record) = (self.composite, records(operands));
+        let (composite, record) = (self.composite, self.record);
         let is_tensor = |x: &Operand<'_>| matches!(x, Operand::Value(_));
         // Numbers among the operands, those of defaults too, are not found by who comes again, and
         // a recorded call that stays one is no emission.
@@ -290,13 +300,6 @@ impl Call {
         let Known::Emission(emission) = emissions::known(&called) else { return None };
         Some(Kept { composite, words: self.words.clone(), emission })
     }
-}
-
-/// Whether a call on operands is recorded.
-#[inline]
-fn records(operands: &[Operand<'_>]) -> bool {
-    let wants = |x: &Operand<'_>| matches!(x, Operand::Value(v) if Value::requires_grad(v));
-    tape::recording() && operands.iter().any(wants)
 }
 
 /// The kind and value of a plain number, None, a truth value or a dtype.
@@ -322,9 +325,4 @@ unsafe fn plain(object: *mut ffi::PyObject) -> Option<(usize, u64)> {
         let dtype = object.cast_exact::<PyDType>().ok()?;
         Some((kind::DTYPE, dtype.get().0 as u64))
     }
-}
-
-#[inline(always)]
-fn mixed(mark: u64, word: u64) -> u64 {
-    (mark.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -64,18 +64,10 @@ impl Shape {
         !self.0.spilled()
     }
 
-    /// A copy of a short shape, which is its bytes. A [`clone`](Shape::clone) has two ways, so its
-    /// result lies in a place of its own before it is moved to where it stays, in other pieces than
-    /// it was written in: the processor waits for the memory then, longer than for all the rest.
-    #[inline(always)]
-    pub fn short_clone(&self) -> Shape {
-        assert!(self.is_short(), "a short shape");
-        // SAFETY: as for `clone`.
-        Shape(unsafe { std::ptr::read(&raw const self.0) })
-    }
-
-    /// Makes the shape of a scalar a copy of a short shape, from where that is to where this stays,
-    /// with nothing between.
+    /// Makes the shape of a scalar a copy of a short shape, which is its bytes, from where that is to
+    /// where this stays. A [`clone`](Shape::clone) has two ways, so its result lies in a place of its own
+    /// before it is moved to where it stays, in other pieces than it was written in: the processor
+    /// waits for the memory then, longer than for all the rest.
     #[inline(always)]
     pub fn set_short(&mut self, shape: &Shape) {
         assert!(self.is_short() && shape.is_short(), "short shapes");

@@ -196,13 +196,11 @@ impl Sweep {
                 continue;
             }
             let cx = Eager::new(self.options.create_graph);
-            let mut operand = None;
-            let cotangent = self.restored(&cx, op, entry, &given, |rule| {
-                operand = rule.args.get(i).copied();
-                step.vjp_of(rule, i)
+            let found = self.restored(&cx, op, entry, &given, |rule| {
+                let cotangent = step.vjp_of(rule, i)?;
+                Some((cotangent, cx.are_alike(rule.args[i], cotangent)))
             })?;
-            let Some(cotangent) = cotangent else { continue };
-            let fits = operand.is_some_and(|operand| cx.are_alike(operand, cotangent));
+            let Some((cotangent, fits)) = found else { continue };
             let cotangent = cx.last(cotangent)?;
             match fits {
                 true => self.hand_on(&entry.links[i], cotangent)?,

@@ -159,13 +159,8 @@ impl<'a> Eager<'a> {
     /// Whether two values are known to be of one type; numbers are not.
     pub fn are_alike(&self, x: Expr<'_>, y: Expr<'_>) -> bool {
         let (Arg::Node(x), Arg::Node(y)) = (x.arg(), y.arg()) else { return false };
-        let slots = self.slots.borrow();
-        let [x, y] = [x, y].map(|id| match &slots[id.0 as usize] {
-            Slot::Lent(value) => (value.dtype(), value.shape()),
-            Slot::Value(value) => (value.dtype(), value.shape()),
-            Slot::Type(ty) => (ty.dtype, &ty.shape),
-        });
-        x.0 == y.0 && x.1.same(y.1)
+        let is_same = |x: &Shape| self.with_shape(y, |y| x.same(y));
+        self.dtype(x) == self.dtype(y) && self.with_shape(x, is_same)
     }
 
     fn take(&self, at: usize) -> Result<Value> {

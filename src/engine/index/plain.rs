@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::plan::slice_axis;
+use super::plan::{place, slice_axis, span};
 use crate::array::Array;
 use crate::engine::tape::{Value, recording};
 use crate::engine::trace::Item;
@@ -27,21 +27,11 @@ pub fn rows(x: &Value, rows: Rows) -> Option<Value> {
     if !x.array.is_contiguous() || x.requires_grad() && recording() {
         return None;
     }
-    // Sizes are below 2^62.
-    let from_end = |i: i64| if i < 0 { i.saturating_add(size as i64) } else { i };
-    let clip = |i: i64| from_end(i).clamp(0, size as i64) as usize;
     let part = match rows {
-        Rows::One(i) => {
-            let i = from_end(i);
-            if i < 0 || i >= size as i64 {
-                return None;
-            }
-            x.array.row(i as usize)
-        }
+        Rows::One(i) => x.array.row(place(size, i)?),
         Rows::Between(start, stop) => {
-            let (start, stop) = (start.map_or(0, clip), stop.map_or(size, clip));
-            // An empty part begins at the first row, as slices of other kinds do.
-            if start < stop { x.array.rows(start, stop - start) } else { x.array.rows(0, 0) }
+            let (start, count) = span(size, start, stop);
+            x.array.rows(start, count)
         }
     };
     Some(Value::plain(part))
@@ -103,33 +93,26 @@ pub fn taken<T>(
     for key in keys.iter().chain(implicit) {
         match *key {
             Key::One(i) => {
-                let size = shape[axis].value() as i64;
-                let i = if i < 0 { i.saturating_add(size) } else { i };
-                if i < 0 || i >= size {
-                    return None;
-                }
-                offset += i as isize * from[axis];
-                axis += 1;
-            }
-            // What is asked for most.
-            Key::Between(start, stop, 1) => {
-                let size = shape[axis].value() as i64;
-                let clip = |i: i64| if i < 0 { i.saturating_add(size).max(0) } else { i.min(size) };
-                let (start, stop) = (start.map_or(0, clip), stop.map_or(size, clip));
-                // An empty part begins at the first place, as those of other steps do.
-                let (start, count) = if start < stop { (start, stop - start) } else { (0, 0) };
-                offset += start as isize * from[axis];
-                strides.push(from[axis]);
-                dims.push(Dim::new(count as usize));
+                offset += place(shape[axis].value(), i)? as isize * from[axis];
                 axis += 1;
             }
             Key::Between(start, stop, step) => {
-                let bound = |n: Option<i64>| n.map(Extent::Number);
-                let at = slice_axis("getitem", shape[axis], bound(start), bound(stop), Some(step))
-                    .ok()?;
-                offset += at.start.value() as isize * from[axis];
-                strides.push(from[axis] * at.step);
-                dims.push(at.size);
+                let (start, step, size) = match step {
+                    // What is asked for most.
+                    1 => {
+                        let (start, size) = span(shape[axis].value(), start, stop);
+                        (start, 1, Dim::new(size))
+                    }
+                    _ => {
+                        let [start, stop] = [start, stop].map(|n| n.map(Extent::Number));
+                        let at =
+                            slice_axis("getitem", shape[axis], start, stop, Some(step)).ok()?;
+                        (at.start.value(), at.step, at.size)
+                    }
+                };
+                offset += start as isize * from[axis];
+                strides.push(from[axis] * step);
+                dims.push(size);
                 axis += 1;
             }
             Key::New => {

@@ -237,6 +237,24 @@ fn number(bound: Option<Extent>, none: i64) -> Option<i64> {
     bound.map_or(Some(none), Extent::known)
 }
 
+/// The place that a number names along an axis of `n` places, if there is one.
+#[inline]
+pub(super) fn place(n: usize, i: i64) -> Option<usize> {
+    // Sizes are below 2^62.
+    let i = if i < 0 { i.saturating_add(n as i64) } else { i };
+    (0..n as i64).contains(&i).then_some(i as usize)
+}
+
+/// The first of the places between two bounds, and how many there are. An empty span begins at the
+/// first place.
+#[inline]
+pub(super) fn span(n: usize, start: Option<i64>, stop: Option<i64>) -> (usize, usize) {
+    let n = n as i64;
+    let clip = |i: i64| if i < 0 { i.saturating_add(n).max(0) } else { i.min(n) };
+    let (start, stop) = (start.map_or(0, clip), stop.map_or(n, clip));
+    if start < stop { (start as usize, (stop - start) as usize) } else { (0, 0) }
+}
+
 /// Python's slice arithmetic. Places are counted from 1 where the step is negative, so that the one
 /// before the first is 0.
 pub(super) fn slice_axis(
@@ -253,11 +271,8 @@ pub(super) fn slice_axis(
     if let (1, Some(n)) = (step, n.known())
         && let (Some(start), Some(stop)) = (number(start, 0), number(stop, n as i64))
     {
-        // What is asked for most; sizes are below 2^62.
-        let clip = |i: i64| if i < 0 { (i + n as i64).max(0) } else { i.min(n as i64) };
-        let (start, stop) = (clip(start), clip(stop));
-        let size = (stop - start).max(0) as usize;
-        let start = if size == 0 { 0 } else { start as usize };
+        // What is asked for most.
+        let (start, size) = span(n, Some(start), Some(stop));
         return Ok(SliceAxis { start: Dim::new(start), step: 1, size: Dim::new(size) });
     }
     let base = if step > 0 { Dim::new(0) } else { Dim::ONE };

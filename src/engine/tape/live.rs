@@ -37,24 +37,15 @@ impl Own {
         if let Some(count) = counts().find(takes) {
             return Own(count);
         }
-        let count = Box::leak(Box::new(Count {
+        let count: &'static Count = Box::leak(Box::new(Count {
             dropped: AtomicU64::new(0),
             is_taken: AtomicBool::new(true),
             next: AtomicPtr::default(),
         }));
-        let count: *mut Count = count;
-        let mut first = COUNTS.load(Ordering::Relaxed);
-        // SAFETY: made above, and never freed.
-        let count = unsafe {
-            loop {
-                (*count).next.store(first, Ordering::Relaxed);
-                let (ok, fail) = (Ordering::Release, Ordering::Relaxed);
-                match COUNTS.compare_exchange_weak(first, count, ok, fail) {
-                    Ok(_) => break &*count,
-                    Err(other) => first = other,
-                }
-            }
-        };
+        let _ = COUNTS.fetch_update(Ordering::Release, Ordering::Relaxed, |first| {
+            count.next.store(first, Ordering::Relaxed);
+            Some(ptr::from_ref(count).cast_mut())
+        });
         Own(count)
     }
 }

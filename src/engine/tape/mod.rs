@@ -14,21 +14,21 @@ use smallvec::SmallVec;
 
 use super::executors::{self, Device};
 use super::site::{self, Site};
-use crate::array::{Array, Data, Fresh};
+use crate::array::Array;
 use crate::dtype::{DType, Numeric};
 use crate::error::Result;
-use crate::layout::Layout;
 use crate::ops::elementwise::Elementwise;
 use crate::ops::op::{Op, OperandType, Type};
 use crate::ops::probe::{Mask, OPERANDS, RESULT};
 use crate::shape::Shape;
-use crate::small::{push_finished, push_with};
+use crate::small::push_with;
 
 pub use super::context::{recording, recording_as, set_recording};
 
 mod leaf;
 mod live;
 mod rows;
+mod saved;
 pub mod signature;
 
 pub use live::live_nodes;
@@ -37,7 +37,10 @@ pub use leaf::{First, Gradient, Hook, HookRule, Hooks, Leaf, StandsFor, host_cal
 
 pub use rows::Rows;
 
+pub use saved::{Saved, SavedValues};
+
 use leaf::HOST_CALLS;
+use saved::{keep, save};
 use signature::Signature;
 
 /// An immutable value: an array and how it came to be.
@@ -190,17 +193,6 @@ impl Link {
     }
 }
 
-/// What an entry saved of an operand or its result.
-#[derive(Clone)]
-pub enum Saved {
-    /// The data, which a rule reads
-    Array(Array),
-    /// Only the type
-    Type(Type),
-    /// A number
-    Scalar(Numeric),
-}
-
 /// A rule written by the user.
 pub trait HostRule: Send + Sync {
     /// The name in messages.
@@ -222,16 +214,6 @@ pub enum Step {
     Call(Arc<Signature>),
     /// Something with a rule of the user's
     Host(Arc<dyn HostRule>),
-}
-
-/// The values an entry keeps for its rules.
-pub struct SavedValues {
-    /// Operands
-    pub args: SmallVec<[Saved; 2]>,
-    /// Results
-    pub results: SmallVec<[Saved; 1]>,
-    /// The line whose backward freed them
-    pub freed: Option<Site>,
 }
 
 /// One recorded step.
@@ -526,62 +508,6 @@ fn probe_residuals(op: &Op, args: &[Operand<'_>], results: &[Array], i: usize) -
     let ty = |array: &Array| Type::new(array.dtype, array.shape().clone());
     let results: SmallVec<[Type; 1]> = results.iter().map(ty).collect();
     op.residuals(&types, &results, i)
-}
-
-/// Appends what is kept of an array, with the data or without: each kind by a way of its own, so that
-/// it is written where it stays.
-#[inline(always)]
-fn keep<A: smallvec::Array<Item = Saved>>(list: &mut SmallVec<A>, array: &Array, data: bool) {
-    match array.is_plain() {
-        true => {
-            let data = data.then_some((&array.data, array.layout.offset()));
-            keep_plain(list, array.dtype, array.shape(), data);
-        }
-        false => list.push(save(array, data)),
-    }
-}
-
-/// The same of an array in C order with a short shape, from its parts: its data from a position on.
-#[inline(always)]
-fn keep_plain<A: smallvec::Array<Item = Saved>>(
-    list: &mut SmallVec<A>,
-    dtype: DType,
-    shape: &Shape,
-    data: Option<(&Data, usize)>,
-) {
-    // Moving a shape with the rest would take longer than to write it here.
-    let finish = |saved: &mut Saved| match saved {
-        Saved::Array(array) => array.layout.set_short_shape(shape),
-        Saved::Type(ty) => ty.shape.set_short(shape),
-        Saved::Scalar(_) => {}
-    };
-    match data {
-        Some((data, offset)) => {
-            let make = || {
-                let layout = Layout::contiguous_at(Shape::scalar(), offset);
-                Saved::Array(Array { dtype, layout, data: data.clone() })
-            };
-            push_finished(list, make, finish);
-        }
-        None => {
-            push_finished(list, || Saved::Type(Type::new(dtype, Shape::scalar())), finish);
-        }
-    }
-}
-
-fn save(array: &Array, data: bool) -> Saved {
-    match data {
-        true => Saved::Array(array.clone()),
-        false => Saved::Type(Type::new(array.dtype, array.shape().clone())),
-    }
-}
-
-impl Fresh<'_> {
-    /// Appends what an entry keeps of it, with the data or without.
-    #[inline(always)]
-    pub fn keep(&self, list: &mut SmallVec<[Saved; 1]>, data: bool) {
-        keep_plain(list, self.dtype, self.shape, data.then_some((&self.data, 0)));
-    }
 }
 
 /// Records a step with a rule of its own: its results, those of floats with a history.

@@ -60,8 +60,7 @@ impl Signature {
         let mut fits = |object| {
             // SAFETY: a live argument, of which nothing is kept.
             match unsafe { direct_at_hand(object) } {
-                Some(Operand::Value(value)) if limit < usize::MAX => size += known_size(value),
-                Some(Operand::Value(_)) => {}
+                Some(Operand::Value(value)) => size += known_size(value),
                 Some(Operand::Scalar(_)) => {}
                 None => return false,
             }
