@@ -1,4 +1,5 @@
-//! The thread pool: one job at a time, its chunks claimed one by one by the caller and the workers.
+//! The thread pool: one job at a time, its chunks claimed one by one by the caller and the workers,
+//! by each those of its own share first.
 //!
 //! Promises: which thread runs a chunk changes no result; a job started inside another, or while
 //! another thread's job runs, runs on its caller alone, so nothing waits for anything but the

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
@@ -30,8 +31,9 @@ const CLOSELY: Duration = Duration::from_micros(100);
 /// A pool, never freed: workers and jobs refer to it for ever. There is one in each process.
 pub(super) struct Pool {
     watched: Line<AtomicU64>,
-    /// The next chunk to claim.
-    next: Line<AtomicUsize>,
+    /// For each thread that may take part, the next chunk to claim of its share. Written only by the
+    /// thread that set `busy`, while the job is not open.
+    shares: UnsafeCell<Vec<Line<AtomicUsize>>>,
     /// Whether somebody's job runs.
     busy: Line<AtomicBool>,
     /// The running job: written only by the thread that set `busy`, while the job is not open.
@@ -49,7 +51,8 @@ pub(super) struct Pool {
     pub(super) broken: AtomicBool,
 }
 
-// SAFETY: `job` is written and read as it says there; everything else synchronises itself.
+// SAFETY: `job` and `shares` are written as they say there, and read by those inside a job;
+// everything else synchronises itself.
 unsafe impl Sync for Pool {}
 
 /// A value on cache lines of its own.
@@ -60,6 +63,21 @@ struct Line<T>(T);
 struct Job {
     f: *const (dyn Fn(usize) + Sync + 'static),
     chunks: usize,
+    /// How many threads may take part
+    threads: usize,
+}
+
+impl Job {
+    /// The chunks of a share. Neighbours are one thread's, and every job with as many threads divides
+    /// its chunks alike: what one job leaves in the caches of a core, the next one finds there.
+    fn share(&self, share: usize) -> Range<usize> {
+        let bound = |share: usize| {
+            // Without a product that could overflow
+            let (each, rest) = (self.chunks / self.threads, self.chunks % self.threads);
+            each * share + rest * share / self.threads
+        };
+        bound(share)..bound(share + 1)
+    }
 }
 
 /// The pool of this process; null until the first job, and again in a forked child.
@@ -80,9 +98,9 @@ impl Pool {
         let nothing: &'static (dyn Fn(usize) + Sync) = &|_| {};
         let pool = Box::into_raw(Box::new(Pool {
             watched: Line(AtomicU64::new(0)),
-            next: Line(AtomicUsize::new(0)),
+            shares: UnsafeCell::new(Vec::new()),
             busy: Line(AtomicBool::new(false)),
-            job: UnsafeCell::new(Job { f: nothing, chunks: 0 }),
+            job: UnsafeCell::new(Job { f: nothing, chunks: 0, threads: 1 }),
             helpers: AtomicUsize::new(0),
             workers: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
@@ -117,17 +135,25 @@ impl Pool {
         let f = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
         };
-        let job = Job { f, chunks };
+        let job = Job { f, chunks, threads: helpers + 1 };
         // SAFETY: `busy` is ours and the last job is closed: nobody reads.
-        unsafe { *self.job.get() = job };
-        self.next.0.store(0, Relaxed);
+        let shares = unsafe {
+            *self.job.get() = job;
+            &mut *self.shares.get()
+        };
+        if shares.len() < job.threads {
+            shares.resize_with(job.threads, || Line(AtomicUsize::new(0)));
+        }
+        for (i, share) in shares[..job.threads].iter_mut().enumerate() {
+            *share.0.get_mut() = job.share(i).start;
+        }
         self.broken.store(false, Relaxed);
         self.helpers.store(helpers, Relaxed);
         let closed = self.watched.0.load(Relaxed);
         // SeqCst: either a worker going to sleep sees the job, or we see the sleeper.
         self.watched.0.store((closed + JOB) | OPEN, SeqCst);
         self.wake(helpers);
-        self.work(job);
+        self.work(job, 0);
         self.close();
         let panic = lock(&self.panic).take();
         self.busy.0.store(false, Release);
@@ -142,7 +168,7 @@ impl Pool {
         for id in self.workers.load(Relaxed)..wanted {
             let worker = thread::Builder::new().name(format!("wengert-{id}"));
             // Fewer workers are slower, not wrong.
-            if worker.spawn(|| self.serve()).is_err() {
+            if worker.spawn(move || self.serve(id + 1)).is_err() {
                 return;
             }
             self.workers.store(id + 1, Relaxed);
@@ -163,25 +189,29 @@ impl Pool {
         }
     }
 
-    /// Claims chunks until none is left. What a chunk unwinds with is kept for the caller and ends
-    /// the job.
-    fn work(&self, job: Job) {
+    /// Claims chunks until none is left, first those of its own share. What a chunk unwinds with is
+    /// kept for the caller and ends the job.
+    fn work(&self, job: Job, own: usize) {
+        // SAFETY: `f` lives until the job is closed, and we are its caller or inside it; nobody
+        // changes the shares meanwhile.
+        let (f, shares) = unsafe { (&*job.f, &*self.shares.get()) };
         let chunks = || {
-            // SAFETY: `f` lives until the job is closed, and we are its caller or inside it.
-            let f = unsafe { &*job.f };
-            loop {
-                let i = self.next.0.fetch_add(1, Relaxed);
-                if i >= job.chunks {
-                    return;
+            for share in (own..job.threads).chain(0..own.min(job.threads)) {
+                let end = job.share(share).end;
+                loop {
+                    let i = shares[share].0.fetch_add(1, Relaxed);
+                    if i >= end {
+                        break;
+                    }
+                    pause();
+                    f(i);
                 }
-                pause();
-                f(i);
             }
         };
         let in_job = |looks| Looks { job: true, ..looks };
         let result = catch_unwind(AssertUnwindSafe(|| looking(in_job, chunks)));
         if let Err(payload) = result {
-            self.next.0.fetch_max(job.chunks, Relaxed);
+            shares.iter().for_each(|share| _ = share.0.fetch_max(job.chunks, Relaxed));
             // The first is the reason; others only end because of it.
             lock(&self.panic).get_or_insert(payload);
             self.broken.store(true, Relaxed);
@@ -204,8 +234,8 @@ impl Pool {
         }
     }
 
-    /// The life of a worker.
-    fn serve(&self) {
+    /// The life of a worker, whose share of every job has the same place.
+    fn serve(&self, share: usize) {
         let mut seen = 0;
         let mut spin = SPIN_BRIEFLY;
         loop {
@@ -214,7 +244,7 @@ impl Pool {
             spin = if idle.elapsed() < CLOSELY { SPIN_LONGER } else { SPIN_BRIEFLY };
             if self.join(seen) {
                 // SAFETY: we are inside an open job, which was written before it was opened.
-                self.work(unsafe { *self.job.get() });
+                self.work(unsafe { *self.job.get() }, share);
                 self.watched.0.fetch_sub(1, Release);
             }
         }

@@ -9,6 +9,8 @@ use super::vector::Vector;
 
 /// Steps of `k` that are written out one after another.
 const SIDE: usize = 4;
+/// Steps of `k` before the last for which the tile of `c` is fetched: a multiple of [`SIDE`].
+const LATE: usize = 64;
 
 /// `c[i][j] = (c[i][j] +) Σ_k a[i][k] b[k][j]` over a tile of `M` rows and `N` vectors.
 ///
@@ -32,13 +34,16 @@ pub unsafe fn micro<
     fresh: bool,
     mut fetch: F,
 ) {
-    const { assert!(M <= 12) };
-    // The tile of `c` is fetched while the sums are computed.
-    for i in 0..M {
-        let row = c.row(i);
-        prefetch(row);
-        prefetch(row.wrapping_add(size_of::<[V; N]>() / size_of::<T>() - 1));
-    }
+    const { assert!(M <= 12 && LATE.is_multiple_of(SIDE)) };
+    // The tile of `c` is fetched while the sums are computed, and not long before it is needed: where
+    // its rows share a set of the cache, they and the panel of `b` push each other out.
+    let fetch_results = || {
+        for i in 0..M {
+            let row = c.row(i);
+            prefetch(row);
+            prefetch(row.wrapping_add(size_of::<[V; N]>() / size_of::<T>() - 1));
+        }
+    };
     let mut sum = [[V::zero(); N]; M];
     macro_rules! step {
         ($k:literal) => {
@@ -66,15 +71,26 @@ pub unsafe fn micro<
             a.pass(1);
             depth -= 1;
         }
-        for _ in 0..depth / SIDE {
-            fetch.skip::<SIDE>();
-            step!(0);
-            step!(1);
-            step!(2);
-            step!(3);
-            a.pass(SIDE);
+        // One loop in two parts, not two loops, which would be as much code again.
+        let mut part = depth.saturating_sub(LATE);
+        loop {
+            for _ in 0..part / SIDE {
+                fetch.skip::<SIDE>();
+                step!(0);
+                step!(1);
+                step!(2);
+                step!(3);
+                a.pass(SIDE);
+            }
+            depth -= part;
+            if depth == 0 {
+                break;
+            }
+            fetch_results();
+            part = depth;
         }
     } else {
+        fetch_results();
         for _ in 0..depth {
             fetch.next();
             step!(0);
