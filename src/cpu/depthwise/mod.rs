@@ -336,8 +336,9 @@ impl<T: Element> Job<'_, T> {
         };
         for c in 0..self.windows.channels {
             let channel = (group * self.windows.channels + c) as isize * x.strides[1];
+            let (to, from) = (to.wrapping_add(c * patch.channel), from.wrapping_offset(channel));
             // SAFETY: by contract.
-            unsafe { fill(to.add(c * patch.channel), from.wrapping_offset(channel), lines, by) };
+            unsafe { fill(to, from, lines, by, x.strides[1]) };
         }
         if fresh {
             // What vectors read beyond the planes.

@@ -9,6 +9,9 @@ use crate::cpu::gemm::Extras;
 use crate::cpu::gemm::kernel::{Element, Kernels};
 use crate::threads::Pace;
 
+/// Channels between one that is copied and one that is fetched meanwhile.
+const AHEAD: isize = 2;
+
 /// What all patches share.
 pub struct Job<'a, T: Element> {
     pub x: &'a Sides,
@@ -111,7 +114,8 @@ impl<T: Element> Job<'_, T> {
             // SAFETY: inside the patch, and inside the input.
             unsafe {
                 let to = to.add(c * planes.channel);
-                patch::fill::<T, true>(to, self.channel(sample, group, c), &lines, by);
+                let from = self.channel(sample, group, c);
+                patch::fill::<T, true>(to, from, &lines, by, AHEAD * self.x.strides[1]);
             }
         }
         let done = cut.channels * planes.channel;

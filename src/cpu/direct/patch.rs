@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use crate::cpu::conv::Sides;
-use crate::cpu::gemm::kernel::Element;
+use crate::cpu::gemm::kernel::{Element, prefetch};
 use crate::cpu::gemm::pack::copy;
 use crate::cpu::sweep::Sweep;
 use crate::multiversion;
@@ -204,14 +204,25 @@ unsafe fn zeros<T: Element>(to: *mut T, n: usize) {
 
 multiversion! {
     /// Writes the lines of a channel's planes; `Z` says that the zeros among them are written too.
-    /// Elements that are copied are `by` apart.
+    /// Elements that are copied are `by` apart. What lies `next` elements behind them is fetched
+    /// meanwhile: the lines of another channel, which the processor does not see coming.
     ///
     /// # Safety
     /// The lines lie inside `to`, what they copy inside what `from` belongs to.
-    pub unsafe fn fill[T; const Z: bool](to: *mut T, from: *const T, lines: &[Line], by: isize)
+    pub unsafe fn fill[T; const Z: bool](
+        to: *mut T,
+        from: *const T,
+        lines: &[Line],
+        by: isize,
+        next: isize,
+    )
     where [T: Element]
     {
         for line in lines {
+            let ahead = from.wrapping_offset(line.from + next);
+            for at in (0..line.n as isize * by).step_by((64 / size_of::<T>()).max(by as usize)) {
+                prefetch(ahead.wrapping_offset(at));
+            }
             // SAFETY: by contract.
             unsafe {
                 let to = to.add(line.to);

@@ -152,7 +152,7 @@ impl<T: Element> Job<'_, T> {
             number += lines * long;
         });
         // Lines are in the near cache one after another.
-        pieces.sort_by_key(|piece| piece.at);
+        pieces.sort_unstable_by_key(|piece| piece.at);
         Pieces { pieces, steps }
     }
 

@@ -465,6 +465,10 @@ unsafe fn rows<V: Register>(
                 }
             };
         }
+        // As many as leave registers for operands.
+        if V::WIDTH == 16 {
+            stacks!(16);
+        }
         stacks!(8);
         stacks!(2);
         stacks!(1);
