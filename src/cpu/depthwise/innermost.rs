@@ -1,11 +1,16 @@
 //! Images whose channels are innermost, sixteen channels at a time, as in [`lanes`](super::lanes):
-//! vectors lie in memory as they are computed, so nothing is transposed. Lines are copied into a
-//! padded patch, in which no two of them evict each other from the L1 cache, and results are written
-//! where they belong. An epilogue runs on some lines of all channels, which lie side by side.
+//! vectors lie in memory as they are computed, so nothing is transposed, and results are written
+//! where they belong. What lies inside an image is read where it is, all channels of some positions
+//! after one another, as the processor expects memory to be read. Where positions would evict each
+//! other from the L1 cache, and where windows show padding, lines are copied into a padded patch
+//! first. An epilogue runs on some lines of all channels, which lie side by side.
 
 use std::ops::Range;
 
-use super::lanes::{Line, Side, Vector, lines, offsets, sides};
+use smallvec::SmallVec;
+
+use super::lanes::{Line, Side, Vector, lines as lines_of, offsets, sides};
+use crate::cpu::caches;
 use crate::cpu::direct::Windows;
 use crate::cpu::gemm::Epilogue;
 use crate::cpu::gemm::kernel::{Element, SQUARE, prefetch};
@@ -78,7 +83,7 @@ impl Cut {
 
     fn bytes<T>(&self) -> usize {
         let [patch, results] = self.sizes();
-        (self.taps + patch + results) * size_of::<Vector<T>>()
+        (self.taps * self.blocks + patch + results) * size_of::<Vector<T>>()
     }
 
     /// The scratch bytes of [`sums`], as the memory counters count them.
@@ -101,9 +106,10 @@ pub unsafe fn sums<T: Element>(
     windows.depth.offsets(0, &mut weights);
     let copy = copy::select::<T>();
     let offsets = offsets(windows, &cut.lines, &cut.columns, cut.pitch);
-    let line = lines::<T>(cut.columns.places);
+    let line = lines_of::<T>(cut.columns.places);
     let (spread, sample) = (spread::select::<T>(), strides[0]);
-    let job = Job::<T> { windows, cut, offsets, weights, out, sample, line, copy, spread };
+    let inside = Inside::new(windows, cut);
+    let job = Job::<T> { windows, cut, offsets, weights, inside, out, sample, line, copy, spread };
     let scratch = Scratch::new(cut.bytes::<T>(), cut.tasks().min(threads::num_threads()))?;
     let work = cut.blocks * SQUARE * cut.chunk * cut.columns.places * cut.taps;
     threads::for_each_chunk(cut.tasks(), (CHUNK / 2).div_ceil(work), |tasks| {
@@ -125,6 +131,57 @@ type Copy<T> = unsafe fn(*mut Vector<T>, *const T, usize, isize, isize);
 /// channel's, the offset of each tap, the number of channels and the elements from one to the next.
 type Spread<T> = unsafe fn(*mut Vector<T>, *const T, &[isize], (usize, isize));
 
+/// The results that read what lies inside an image, where it is.
+struct Inside<T: Element> {
+    lines: Range<usize>,
+    columns: Range<usize>,
+    /// What each step of the sum reads there
+    offsets: Vec<isize>,
+    line: Line<T>,
+    /// The same for a result whose taps lie side by side
+    edge: Line<T>,
+}
+
+impl<T: Element> Inside<T> {
+    /// The fewest results of a line for which this pays.
+    const FEWEST: usize = 8;
+
+    /// `None` where copies are better.
+    fn new(windows: &Windows<'_>, cut: &Cut) -> Option<Inside<T>> {
+        let (lines, columns) = (cut.lines.whole(), cut.columns.whole());
+        let (down, last) = strides(windows);
+        let is_plain = windows.x.strides[1] == 1 && last > 0 && cut.channels.is_multiple_of(SQUARE);
+        // What more results read comes from the second cache as often, and a copy from the first.
+        let is_often = cut.lines.reads(1) > 2 * cut.lines.step;
+        if !is_plain || is_often || lines.is_empty() || columns.len() < Self::FEWEST {
+            return None;
+        }
+        // What the results of a group read of one line; each line may have the same sets.
+        let apart = last * size_of::<T>() as isize;
+        let spans = cut.lines.reads(1);
+        if caches::crowd(spans * cut.columns.reads(Self::FEWEST), apart) {
+            return None;
+        }
+        let across = cut.columns.taps(&windows.sweeps[windows.sweeps.len() - 1]);
+        let tap = |y: isize| across.clone().map(move |x| y * down + x as isize * last);
+        let offsets = match windows.sweeps.len() {
+            1 => tap(0).collect(),
+            _ => cut.lines.taps(&windows.sweeps[0]).flat_map(|y| tap(y as isize)).collect(),
+        };
+        let (line, edge) = (lines_of::<T>(columns.len()), lines_of::<T>(1));
+        Some(Inside { lines, columns, offsets, line, edge })
+    }
+}
+
+/// The distances from a line of what windows show to the next, and from a position to the next.
+fn strides(windows: &Windows<'_>) -> (isize, isize) {
+    match *windows.x.spatial {
+        [(_, down), (_, last)] => (down, last),
+        [.., (_, last)] => (0, last),
+        [] => (0, 0),
+    }
+}
+
 /// What all tasks share.
 struct Job<'a, T: Element> {
     windows: &'a Windows<'a>,
@@ -132,6 +189,7 @@ struct Job<'a, T: Element> {
     /// What each step of the sum reads, in a patch and of the weights
     offsets: Vec<isize>,
     weights: Vec<isize>,
+    inside: Option<Inside<T>>,
     /// The first result, and the distance from a sample to the next
     out: *mut T,
     sample: isize,
@@ -162,11 +220,36 @@ impl<T: Element> Job<'_, T> {
         let lines = start..cut.lines.places.min(start + cut.chunk);
         let first = part * cut.blocks * SQUARE;
         let channels = first..cut.channels.min(first + cut.blocks * SQUARE);
-        for first in channels.clone().step_by(SQUARE) {
+        for (i, first) in channels.clone().step_by(SQUARE).enumerate() {
             let count = SQUARE.min(channels.end - first);
-            pace.multiplied(lines.len() * cut.columns.places * cut.taps * SQUARE);
-            // SAFETY: as the caller's.
-            unsafe { self.block(sample, first..first + count, lines.clone(), memory) };
+            let (from, step) = (self.windows.weights.cast::<T>(), self.windows.steps[0]);
+            let from = from.wrapping_offset(first as isize * step);
+            // SAFETY: as the caller's; there is room for all blocks.
+            unsafe { (self.spread)(memory.add(i * cut.taps), from, &self.weights, (count, step)) };
+        }
+        let work = cut.columns.places * cut.taps * SQUARE;
+        // Lines whose windows show padding, and between them those that lie inside.
+        let whole = self.inside.as_ref().map_or(lines.end..lines.end, |inside| {
+            let start = inside.lines.start.clamp(lines.start, lines.end);
+            start..inside.lines.end.clamp(start, lines.end)
+        });
+        for lines in [lines.start..whole.start, whole.end..lines.end] {
+            if lines.is_empty() {
+                continue;
+            }
+            for (i, first) in channels.clone().step_by(SQUARE).enumerate() {
+                let count = SQUARE.min(channels.end - first);
+                pace.multiplied(lines.len() * work);
+                // SAFETY: as the caller's.
+                unsafe { self.block(sample, first..first + count, lines.clone(), memory, i) };
+            }
+        }
+        if let Some(inside) = &self.inside {
+            for line in whole {
+                pace.multiplied(cut.blocks * work);
+                // SAFETY: as the caller's.
+                unsafe { self.inside(inside, sample, channels.clone(), line, memory) };
+            }
         }
         if let Some(done) = epilogue {
             let wide = cut.columns.places;
@@ -174,28 +257,80 @@ impl<T: Element> Job<'_, T> {
         }
     }
 
-    /// Computes some lines of at most sixteen channels.
+    /// Computes a line that lies inside, of whole blocks of channels.
     ///
     /// # Safety
-    /// As for [`Job::task`].
+    /// As for [`Job::task`]; weights are written.
+    unsafe fn inside(
+        &self,
+        inside: &Inside<T>,
+        sample: usize,
+        channels: Range<usize>,
+        line: usize,
+        memory: *mut Vector<T>,
+    ) {
+        let (cut, x) = (self.cut, self.windows.x);
+        let (blocks, wide) = (channels.len() / SQUARE, cut.columns.places);
+        let (down, last) = strides(self.windows);
+        let position = cut.lines.low + (line * cut.lines.step) as isize;
+        let first = sample as isize * x.strides[0] + channels.start as isize + position * down;
+        let from = x.ptr.cast::<T>().wrapping_offset(first);
+        let at = |column: usize| (cut.columns.low + (column * cut.columns.step) as isize) * last;
+        let to = self.out.wrapping_offset(sample as isize * self.sample);
+        let to = to.wrapping_add(line * wide * cut.channels + channels.start);
+        let Range { start, end } = inside.columns;
+        // SAFETY: as the caller's; what these results read exists.
+        unsafe {
+            let size = (end - start, cut.columns.step * last as usize, blocks);
+            let results = (to.add(start * cut.channels), cut.channels);
+            (inside.line)(from.wrapping_offset(at(start)), &inside.offsets, memory, results, size);
+        }
+        // The others see padding: what they read is copied.
+        let patch = memory.wrapping_add(cut.taps * cut.blocks);
+        let side: SmallVec<[isize; 32]> = (0..cut.taps).map(|t| (t * SQUARE) as isize).collect();
+        for column in (0..start).chain(end..wide) {
+            let there = cut.columns.inside(column, cut.columns.reads(1));
+            let across = cut.columns.taps(&self.windows.sweeps[self.windows.sweeps.len() - 1]);
+            for block in 0..blocks {
+                // SAFETY: as the caller's; a patch has room for what a result reads, of which these
+                // exist.
+                unsafe {
+                    let from = from.wrapping_offset(at(column)).wrapping_add(block * SQUARE);
+                    for (t, position) in across.clone().cycle().take(cut.taps).enumerate() {
+                        patch.add(t).write(match there.contains(&position) {
+                            true => *from.wrapping_offset(inside.offsets[t]).cast::<Vector<T>>(),
+                            false => [T::default(); SQUARE],
+                        });
+                    }
+                    let weights = memory.add(block * cut.taps);
+                    let to = to.add(column * cut.channels + block * SQUARE);
+                    (inside.edge)(patch.cast(), &side, weights, (to, cut.channels), (1, 0, 1));
+                }
+            }
+        }
+    }
+
+    /// Computes some lines of at most sixteen channels, block number `block` of the task.
+    ///
+    /// # Safety
+    /// As for [`Job::task`]; weights are written.
     unsafe fn block(
         &self,
         sample: usize,
         channels: Range<usize>,
         lines: Range<usize>,
         memory: *mut Vector<T>,
+        block: usize,
     ) {
-        let (cut, steps) = (self.cut, self.windows.steps);
-        let (patch, wide) = (memory.wrapping_add(cut.taps), cut.columns.places);
+        let cut = self.cut;
+        let weights = memory.wrapping_add(block * cut.taps);
+        let (patch, wide) = (memory.wrapping_add(cut.taps * cut.blocks), cut.columns.places);
         let results = patch.wrapping_add(cut.sizes()[0]);
         let (count, from) = (channels.len(), channels.start);
         let to = self.out.wrapping_offset(sample as isize * self.sample).wrapping_add(from);
         let mut there = 0;
         // SAFETY: as the caller's, and as windows and sweeps say.
         unsafe {
-            let weights =
-                self.windows.weights.cast::<T>().wrapping_offset(from as isize * steps[0]);
-            (self.spread)(memory, weights, &self.weights, (count, steps[0]));
             for (i, line) in lines.clone().enumerate() {
                 let reads = cut.lines.reads(i + 1);
                 self.show((sample, from, count), lines.start, there..reads, patch);
@@ -209,9 +344,9 @@ impl<T: Element> Job<'_, T> {
                 (self.line)(
                     patch.add(i * cut.lines.step * cut.pitch).cast(),
                     &self.offsets,
-                    memory,
+                    weights,
                     (into, apart),
-                    (wide, cut.columns.step * SQUARE),
+                    (wide, cut.columns.step * SQUARE, 1),
                 );
                 if count < SQUARE {
                     for place in 0..wide {

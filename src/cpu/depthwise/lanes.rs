@@ -77,6 +77,13 @@ impl Side {
         (0..sweep.taps as isize).map(move |t| (t * sweep.tap - lowest).unsigned_abs())
     }
 
+    /// The results all of whose positions exist.
+    pub fn whole(&self) -> Range<usize> {
+        let room = self.size as isize - self.span as isize - self.low;
+        let end = if room < 0 { 0 } else { room as usize / self.step + 1 }.min(self.places);
+        ((-self.low).max(0) as usize).div_ceil(self.step).min(end)..end
+    }
+
     /// Of `count` positions from the lowest of a result on, the numbers of those that exist.
     pub fn inside(&self, place: usize, count: usize) -> Range<usize> {
         let first = self.low + (place * self.step) as isize;
@@ -306,7 +313,7 @@ impl<T: Element> Job<'_, T> {
                         &self.offsets,
                         memory,
                         (results.add(i * wide).cast(), SQUARE),
-                        (wide, cut.columns.step * SQUARE),
+                        (wide, cut.columns.step * SQUARE, 1),
                     );
                 }
                 let to = self.out.wrapping_offset(item as isize * self.channel);
@@ -419,10 +426,12 @@ impl<T: Element> Job<'_, T> {
     }
 }
 
-/// A line of results. Arguments: where its first result's lowest tap reads, the offset from there of
-/// each tap, the taps' weights, the results and the elements between two of them, their count, and
-/// the elements between what two of them read.
-pub type Line<T> = unsafe fn(*const T, &[isize], *const Vector<T>, (*mut T, usize), (usize, usize));
+/// A line of results, of some blocks of channels that lie side by side. Arguments: where its first
+/// result's lowest tap reads, the offset from there of each tap, the taps' weights, block by block, the
+/// results and the elements between two of them, their count, the elements between what two of them
+/// read, and the blocks.
+pub type Line<T> =
+    unsafe fn(*const T, &[isize], *const Vector<T>, (*mut T, usize), (usize, usize, usize));
 
 /// The kernel for lines of so many results: in groups that leave the fewest to be computed twice.
 pub fn lines<T: Element>(count: usize) -> Line<T> {
@@ -451,31 +460,36 @@ multiversion! {
         offsets: &[isize],
         weights: *const Vector<T>,
         out: (*mut T, usize),
-        size: (usize, usize),
+        size: (usize, usize, usize),
     )
     where [T: Element]
     {
-        let (count, apart) = size;
+        let (count, apart, blocks) = size;
         for first in (0..count).step_by(P) {
             // The last group is moved back so that it ends with the line.
             let first = first.min(count - P);
-            let x = x.wrapping_add(first * apart);
-            let mut sums = [[T::default(); SQUARE]; P];
-            for (t, &offset) in offsets.iter().enumerate() {
-                let x = x.wrapping_offset(offset);
-                // SAFETY: by contract.
-                let weights = unsafe { &*weights.add(t) };
-                for (p, sums) in sums.iter_mut().enumerate() {
+            // All blocks of some results before the next results: what they read lies in this order.
+            for block in 0..blocks {
+                let x = x.wrapping_add(first * apart + block * SQUARE);
+                let weights = weights.wrapping_add(block * offsets.len());
+                let mut sums = [[T::default(); SQUARE]; P];
+                for (t, &offset) in offsets.iter().enumerate() {
+                    let x = x.wrapping_offset(offset);
                     // SAFETY: by contract.
-                    let row = unsafe { &*x.add(p * apart).cast::<Vector<T>>() };
-                    for ((s, &w), &x) in sums.iter_mut().zip(weights).zip(row) {
-                        *s = s.fma::<F>(w, x);
+                    let weights = unsafe { &*weights.add(t) };
+                    for (p, sums) in sums.iter_mut().enumerate() {
+                        // SAFETY: by contract.
+                        let row = unsafe { &*x.add(p * apart).cast::<Vector<T>>() };
+                        for ((s, &w), &x) in sums.iter_mut().zip(weights).zip(row) {
+                            *s = s.fma::<F>(w, x);
+                        }
                     }
                 }
-            }
-            for (p, sums) in sums.iter().enumerate() {
-                // SAFETY: by contract.
-                unsafe { out.0.add((first + p) * out.1).cast::<Vector<T>>().write(*sums) };
+                let to = out.0.wrapping_add(first * out.1 + block * SQUARE);
+                for (p, sums) in sums.iter().enumerate() {
+                    // SAFETY: by contract.
+                    unsafe { to.add(p * out.1).cast::<Vector<T>>().write(*sums) };
+                }
             }
         }
     }
