@@ -62,15 +62,21 @@ struct Line<T>(T);
 #[derive(Clone, Copy)]
 struct Job {
     f: *const (dyn Fn(usize) + Sync + 'static),
-    chunks: usize,
-    /// How many threads may take part
-    threads: usize,
+    cut: Cut,
 }
 
-impl Job {
+/// How a job is cut.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    pub chunks: usize,
+    /// How many threads may take part, at least one
+    pub threads: usize,
+}
+
+impl Cut {
     /// The chunks of a share. Neighbours are one thread's, and every job with as many threads divides
     /// its chunks alike: what one job leaves in the caches of a core, the next one finds there.
-    fn share(&self, share: usize) -> Range<usize> {
+    pub fn share(&self, share: usize) -> Range<usize> {
         let bound = |share: usize| {
             // Without a product that could overflow
             let (each, rest) = (self.chunks / self.threads, self.chunks % self.threads);
@@ -100,7 +106,7 @@ impl Pool {
             watched: Line(AtomicU64::new(0)),
             shares: UnsafeCell::new(Vec::new()),
             busy: Line(AtomicBool::new(false)),
-            job: UnsafeCell::new(Job { f: nothing, chunks: 0, threads: 1 }),
+            job: UnsafeCell::new(Job { f: nothing, cut: Cut { chunks: 0, threads: 1 } }),
             helpers: AtomicUsize::new(0),
             workers: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
@@ -135,17 +141,18 @@ impl Pool {
         let f = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(f)
         };
-        let job = Job { f, chunks, threads: helpers + 1 };
+        let cut = Cut { chunks, threads: helpers + 1 };
+        let job = Job { f, cut };
         // SAFETY: `busy` is ours and the last job is closed: nobody reads.
         let shares = unsafe {
             *self.job.get() = job;
             &mut *self.shares.get()
         };
-        if shares.len() < job.threads {
-            shares.resize_with(job.threads, || Line(AtomicUsize::new(0)));
+        if shares.len() < cut.threads {
+            shares.resize_with(cut.threads, || Line(AtomicUsize::new(0)));
         }
-        for (i, share) in shares[..job.threads].iter_mut().enumerate() {
-            *share.0.get_mut() = job.share(i).start;
+        for (i, share) in shares[..cut.threads].iter_mut().enumerate() {
+            *share.0.get_mut() = cut.share(i).start;
         }
         self.broken.store(false, Relaxed);
         self.helpers.store(helpers, Relaxed);
@@ -196,8 +203,8 @@ impl Pool {
         // changes the shares meanwhile.
         let (f, shares) = unsafe { (&*job.f, &*self.shares.get()) };
         let chunks = || {
-            for share in (own..job.threads).chain(0..own.min(job.threads)) {
-                let end = job.share(share).end;
+            for share in (own..job.cut.threads).chain(0..own.min(job.cut.threads)) {
+                let end = job.cut.share(share).end;
                 loop {
                     let i = shares[share].0.fetch_add(1, Relaxed);
                     if i >= end {
@@ -211,7 +218,7 @@ impl Pool {
         let in_job = |looks| Looks { job: true, ..looks };
         let result = catch_unwind(AssertUnwindSafe(|| looking(in_job, chunks)));
         if let Err(payload) = result {
-            shares.iter().for_each(|share| _ = share.0.fetch_max(job.chunks, Relaxed));
+            shares.iter().for_each(|share| _ = share.0.fetch_max(job.cut.chunks, Relaxed));
             // The first is the reason; others only end because of it.
             lock(&self.panic).get_or_insert(payload);
             self.broken.store(true, Relaxed);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::pool::lock;
+use super::pool::{Cut, lock};
 use super::*;
 
 /// The number of threads is one for all tests: those that set it take turns.
@@ -34,6 +34,24 @@ fn every_chunk_runs_once() {
         }
         for _ in 0..200 {
             assert_eq!(hits(7), [1; 7]);
+        }
+    }
+}
+
+#[test]
+fn shares_cover_all_chunks_in_order() {
+    for threads in [1, 2, 3, 7, MOST] {
+        for chunks in [0, 1, 2, 6, 7, 100, usize::MAX] {
+            let cut = Cut { chunks, threads };
+            let mut end = 0;
+            for share in 0..threads {
+                let chunks_of = cut.share(share);
+                assert_eq!(chunks_of.start, end);
+                // Even: none has more than one chunk more than another.
+                assert!((chunks / threads..=chunks.div_ceil(threads)).contains(&chunks_of.len()));
+                end = chunks_of.end;
+            }
+            assert_eq!(end, chunks);
         }
     }
 }

@@ -494,3 +494,20 @@ multiversion! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_whole_where_all_of_their_positions_exist() {
+        for size in [0, 1, 2, 5, 9, 16] {
+            for (low, step, span) in [(0, 1, 1), (-1, 1, 3), (-3, 2, 3), (2, 3, 2), (-20, 3, 4)] {
+                let side = Side { places: 7, size, low, step, span };
+                let is_whole = |&place: &usize| side.inside(place, span) == (0..span);
+                let want: Vec<usize> = (0..side.places).filter(is_whole).collect();
+                assert_eq!(side.whole().collect::<Vec<_>>(), want, "{size} {low} {step} {span}");
+            }
+        }
+    }
+}
