@@ -147,8 +147,8 @@ impl<T: Real> Powers<T> {
 }
 
 multiversion! {
-    /// `y = e^(x − largest)`; meanwhile the row behind `x`, which is mostly the next, is fetched, and
-    /// the row `made`, unless that is null, divided.
+    /// `y = e^(x − largest)`; meanwhile the rows behind `x` and `y`, which are mostly the next, are
+    /// fetched, and the row `made`, unless that is null, divided.
     ///
     /// # Safety
     /// All have `n` elements; `made` is apart from the others.
@@ -172,6 +172,7 @@ multiversion! {
             while at + W <= n {
                 for line in (0..W * size_of::<T>()).step_by(64) {
                     prefetch(x.wrapping_add(n + at).cast::<u8>().wrapping_add(line));
+                    prefetch(y.wrapping_add(n + at).cast::<u8>().wrapping_add(line));
                 }
                 let z = x.add(at).cast::<[T; W]>().read_unaligned();
                 if made.is_null() {

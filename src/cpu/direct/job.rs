@@ -1,7 +1,10 @@
 //! One patch: how it is written, and what is then done with it.
 
+use std::sync::OnceLock;
+
 use smallvec::SmallVec;
 
+use super::rows::Pieces;
 use super::shown::Shown;
 use super::{Cut, Lanes, patch};
 use crate::cpu::conv::Sides;
@@ -19,6 +22,8 @@ pub struct Job<'a, T: Element> {
     pub offsets: Vec<isize>,
     /// The steps of the sum that places read, where vectors hold rows of the weights
     pub shown: Shown<'a>,
+    /// The tiles of each band, once they have been chosen
+    pub pieces: Vec<OnceLock<Pieces<T>>>,
     /// The weights, and the distances from a group and from a row to the next
     pub weights: *const T,
     pub group: isize,
@@ -47,8 +52,7 @@ impl<T: Element> Job<'_, T> {
         let (rest, part) = (task / cut.parts, task % cut.parts);
         let (item, band) = (rest / cut.bands, rest % cut.bands);
         let (sample, group) = (item / cut.groups, item % cut.groups);
-        let each = cut.planes.band;
-        let places = band * each..cut.planes.axes[0].places.min((band + 1) * each);
+        let places = cut.places(band);
         let rows = (part * cut.each).min(cut.outputs)..((part + 1) * cut.each).min(cut.outputs);
         if rows.is_empty() {
             return;
@@ -72,11 +76,11 @@ impl<T: Element> Job<'_, T> {
                     let first = self.result(item, rows.start);
                     let first = first.wrapping_offset(places.start as isize * self.apart[0]);
                     let results = (first, self.apart[self.apart.len() - 1]);
-                    self.multiply_rows(group, &rows, &places, shown, results);
+                    self.multiply_rows(group, &rows, band, shown, results);
                 }
                 Lanes::Rows => {
                     let results = (results, cut.each as isize);
-                    self.multiply_rows(group, &rows, &places, shown, results);
+                    self.multiply_rows(group, &rows, band, shown, results);
                     self.store_rows(item, &rows, &places, results.0);
                 }
             }

@@ -17,6 +17,9 @@ mod places;
 mod rows;
 mod shown;
 
+use std::ops::Range;
+use std::sync::OnceLock;
+
 use smallvec::SmallVec;
 
 use super::conv::Sides;
@@ -269,6 +272,12 @@ impl Cut {
         self.patch + self.results
     }
 
+    /// The places along the first axis of a band.
+    fn places(&self, band: usize) -> Range<usize> {
+        let each = self.planes.band;
+        band * each..self.planes.axes[0].places.min((band + 1) * each)
+    }
+
     /// Places that one along the first axis has behind it.
     fn behind(&self) -> usize {
         self.planes.axes[1..].iter().map(|along| along.places).product()
@@ -365,6 +374,7 @@ pub unsafe fn sums<T: Element>(
             Lanes::Rows => Vec::new(),
         },
         shown: Shown::new(windows, &cut, kernels.width),
+        pieces: (0..cut.bands).map(|_| OnceLock::new()).collect(),
         weights: ptr,
         group,
         row,

@@ -24,7 +24,7 @@ struct Piece<T: 'static> {
 }
 
 /// The places of a band in tiles, and the steps that these have.
-struct Pieces<T: 'static> {
+pub struct Pieces<T: 'static> {
     pieces: Vec<Piece<T>>,
     steps: SmallVec<[Arc<Steps>; 4]>,
 }
@@ -156,7 +156,7 @@ impl<T: Element> Job<'_, T> {
         Pieces { pieces, steps }
     }
 
-    /// Multiplies the places of a patch with rows of weights. Results of neighbouring places are
+    /// Multiplies the places of a band's patch with rows of weights. Results of neighbouring places are
     /// `each` apart.
     ///
     /// # Safety
@@ -165,12 +165,13 @@ impl<T: Element> Job<'_, T> {
         &self,
         group: usize,
         rows: &Range<usize>,
-        places: &Range<usize>,
+        band: usize,
         patch: *const T,
         (results, each): (*mut T, isize),
     ) {
         let (cut, width) = (self.cut, self.kernels.width);
-        let Pieces { pieces, steps: known } = self.pieces(places);
+        let chosen = || self.pieces(&self.cut.places(band));
+        let Pieces { pieces, steps: known } = self.pieces[band].get_or_init(chosen);
         let lanes = self.kernels.lanes;
         let last = cut.planes.axes.len() - 1;
         // From a line to the next, in the patch and among the results.
