@@ -81,6 +81,12 @@ pub fn is_amd() -> bool {
     std::arch::x86_64::__cpuid(0).ebx == u32::from_le_bytes(*b"Auth")
 }
 
+/// Whether AMD made the processor: of no other architecture that this is built for.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn is_amd() -> bool {
+    false
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 fn halves() -> bool {
     false
