@@ -1,9 +1,10 @@
 //! Images whose channels are innermost, sixteen channels at a time, as in [`lanes`](super::lanes):
 //! vectors lie in memory as they are computed, so nothing is transposed, and results are written
-//! where they belong. What lies inside an image is read where it is, all channels of some positions
-//! after one another, as the processor expects memory to be read. Where positions would evict each
-//! other from the L1 cache, and where windows show padding, lines are copied into a padded patch
-//! first. An epilogue runs on some lines of all channels, which lie side by side.
+//! where they belong. Lines are copied into a padded patch, in which no two of them evict each other
+//! from the L1 cache. Where few lines of results read the same line, as with a step of two, what lies
+//! inside an image is read where it is instead, all channels of some positions after one another, as
+//! the processor expects memory to be read. An epilogue runs on some lines of all channels, which lie
+//! side by side.
 
 use std::ops::Range;
 
@@ -131,7 +132,7 @@ type Copy<T> = unsafe fn(*mut Vector<T>, *const T, usize, isize, isize);
 /// channel's, the offset of each tap, the number of channels and the elements from one to the next.
 type Spread<T> = unsafe fn(*mut Vector<T>, *const T, &[isize], (usize, isize));
 
-/// The results that read what lies inside an image, where it is.
+/// The results whose windows show no padding, and how they read an image where it lies.
 struct Inside<T: Element> {
     lines: Range<usize>,
     columns: Range<usize>,
@@ -149,9 +150,10 @@ impl<T: Element> Inside<T> {
     /// `None` where copies are better.
     fn new(windows: &Windows<'_>, cut: &Cut) -> Option<Inside<T>> {
         let (lines, columns) = (cut.lines.whole(), cut.columns.whole());
-        let (down, last) = strides(windows);
+        let (down, last) = distances(windows);
         let is_plain = windows.x.strides[1] == 1 && last > 0 && cut.channels.is_multiple_of(SQUARE);
-        // What more results read comes from the second cache as often, and a copy from the first.
+        // Each of the lines of results that read a line would read it from the second cache, and reads a
+        // copy in the first.
         let is_often = cut.lines.reads(1) > 2 * cut.lines.step;
         if !is_plain || is_often || lines.is_empty() || columns.len() < Self::FEWEST {
             return None;
@@ -174,7 +176,7 @@ impl<T: Element> Inside<T> {
 }
 
 /// The distances from a line of what windows show to the next, and from a position to the next.
-fn strides(windows: &Windows<'_>) -> (isize, isize) {
+fn distances(windows: &Windows<'_>) -> (isize, isize) {
     match *windows.x.spatial {
         [(_, down), (_, last)] => (down, last),
         [.., (_, last)] => (0, last),
@@ -248,7 +250,7 @@ impl<T: Element> Job<'_, T> {
             for line in whole {
                 pace.multiplied(cut.blocks * work);
                 // SAFETY: as the caller's.
-                unsafe { self.inside(inside, sample, channels.clone(), line, memory) };
+                unsafe { self.whole_line(inside, sample, channels.clone(), line, memory) };
             }
         }
         if let Some(done) = epilogue {
@@ -257,11 +259,12 @@ impl<T: Element> Job<'_, T> {
         }
     }
 
-    /// Computes a line that lies inside, of whole blocks of channels.
+    /// Computes a line of results whose windows show lines inside the image alone, of whole blocks of
+    /// channels.
     ///
     /// # Safety
     /// As for [`Job::task`]; weights are written.
-    unsafe fn inside(
+    unsafe fn whole_line(
         &self,
         inside: &Inside<T>,
         sample: usize,
@@ -271,7 +274,7 @@ impl<T: Element> Job<'_, T> {
     ) {
         let (cut, x) = (self.cut, self.windows.x);
         let (blocks, wide) = (channels.len() / SQUARE, cut.columns.places);
-        let (down, last) = strides(self.windows);
+        let (down, last) = distances(self.windows);
         let position = cut.lines.low + (line * cut.lines.step) as isize;
         let first = sample as isize * x.strides[0] + channels.start as isize + position * down;
         let from = x.ptr.cast::<T>().wrapping_offset(first);
