@@ -8,8 +8,6 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use super::lanes::{Line, Side, Vector, lines as lines_of, offsets, sides};
 use crate::cpu::caches;
 use crate::cpu::direct::Windows;
@@ -139,8 +137,9 @@ struct Inside<T: Element> {
     /// What each step of the sum reads there
     offsets: Vec<isize>,
     line: Line<T>,
-    /// The same for a result whose taps lie side by side
+    /// The same for a result at an edge, whose taps read a copy, and where they do
     edge: Line<T>,
+    side: Vec<isize>,
 }
 
 impl<T: Element> Inside<T> {
@@ -149,7 +148,11 @@ impl<T: Element> Inside<T> {
 
     /// `None` where copies are better.
     fn new(windows: &Windows<'_>, cut: &Cut) -> Option<Inside<T>> {
-        let (lines, columns) = (cut.lines.whole(), cut.columns.whole());
+        let whole = |i: usize| windows.sweeps[i].whole(windows.x.spatial[i].0);
+        let (lines, columns) = match windows.sweeps.len() {
+            1 => (0..1, whole(0)),
+            _ => (whole(0), whole(1)),
+        };
         let (down, last) = distances(windows);
         let is_plain = windows.x.strides[1] == 1 && last > 0 && cut.channels.is_multiple_of(SQUARE);
         // Each of the lines of results that read a line would read it from the second cache, and reads a
@@ -171,7 +174,8 @@ impl<T: Element> Inside<T> {
             _ => cut.lines.taps(&windows.sweeps[0]).flat_map(|y| tap(y as isize)).collect(),
         };
         let (line, edge) = (lines_of::<T>(columns.len()), lines_of::<T>(1));
-        Some(Inside { lines, columns, offsets, line, edge })
+        let side = (0..cut.taps).map(|tap| (tap * SQUARE) as isize).collect();
+        Some(Inside { lines, columns, offsets, line, edge, side })
     }
 }
 
@@ -290,7 +294,6 @@ impl<T: Element> Job<'_, T> {
         }
         // The others see padding: what they read is copied.
         let patch = memory.wrapping_add(cut.taps * cut.blocks);
-        let side: SmallVec<[isize; 32]> = (0..cut.taps).map(|t| (t * SQUARE) as isize).collect();
         for column in (0..start).chain(end..wide) {
             let there = cut.columns.inside(column, cut.columns.reads(1));
             let across = cut.columns.taps(&self.windows.sweeps[self.windows.sweeps.len() - 1]);
@@ -307,7 +310,13 @@ impl<T: Element> Job<'_, T> {
                     }
                     let weights = memory.add(block * cut.taps);
                     let to = to.add(column * cut.channels + block * SQUARE);
-                    (inside.edge)(patch.cast(), &side, weights, (to, cut.channels), (1, 0, 1));
+                    (inside.edge)(
+                        patch.cast(),
+                        &inside.side,
+                        weights,
+                        (to, cut.channels),
+                        (1, 0, 1),
+                    );
                 }
             }
         }
@@ -376,8 +385,7 @@ impl<T: Element> Job<'_, T> {
         let low = cut.lines.low + (start * cut.lines.step) as isize;
         let inside = cut.lines.inside(start, lines.end);
         let across = cut.columns.inside(0, cut.pitch);
-        let last = x.spatial[x.spatial.len() - 1].1;
-        let down = if x.spatial.len() == 1 { 0 } else { x.spatial[0].1 };
+        let (down, last) = distances(self.windows);
         let first = sample as isize * x.strides[0] + channel as isize * x.strides[1];
         let first = first + (cut.columns.low + across.start as isize) * last;
         // SAFETY: by contract.

@@ -77,13 +77,6 @@ impl Side {
         (0..sweep.taps as isize).map(move |t| (t * sweep.tap - lowest).unsigned_abs())
     }
 
-    /// The results all of whose positions exist.
-    pub fn whole(&self) -> Range<usize> {
-        let room = self.size as isize - self.span as isize - self.low;
-        let end = if room < 0 { 0 } else { room as usize / self.step + 1 }.min(self.places);
-        ((-self.low).max(0) as usize).div_ceil(self.step).min(end)..end
-    }
-
     /// Of `count` positions from the lowest of a result on, the numbers of those that exist.
     pub fn inside(&self, place: usize, count: usize) -> Range<usize> {
         let first = self.low + (place * self.step) as isize;
@@ -490,23 +483,6 @@ multiversion! {
                     // SAFETY: by contract.
                     unsafe { to.add(p * out.1).cast::<Vector<T>>().write(*sums) };
                 }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_are_whole_where_all_of_their_positions_exist() {
-        for size in [0, 1, 2, 5, 9, 16] {
-            for (low, step, span) in [(0, 1, 1), (-1, 1, 3), (-3, 2, 3), (2, 3, 2), (-20, 3, 4)] {
-                let side = Side { places: 7, size, low, step, span };
-                let is_whole = |&place: &usize| side.inside(place, span) == (0..span);
-                let want: Vec<usize> = (0..side.places).filter(is_whole).collect();
-                assert_eq!(side.whole().collect::<Vec<_>>(), want, "{size} {low} {step} {span}");
             }
         }
     }
