@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -44,14 +45,14 @@ class Traced(Protocol):
     executable: Any
 
 
-@functools.cache
 def _stateful_classes() -> tuple[Any, Any]:
     """The classes whose objects say themselves what is assigned to them: `nn.Module` and
-    `Optimizer`, imported when first needed, since both are built on this module's callers."""
+    `Optimizer`, both built on this module's callers. Of a module that nobody imported there are no
+    objects, and none is imported in the middle of a call: the interpreter drops a Ctrl-C that
+    arrives in its own callbacks while it imports."""
     from wengert.nn.module import Module
-    from wengert.optim import Optimizer
 
-    return Module, Optimizer
+    return Module, getattr(sys.modules.get("wengert.optim"), "Optimizer", ())
 
 
 def describe(x: Any) -> str:

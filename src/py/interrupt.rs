@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::errors::foreign;
 use crate::error::Result;
@@ -74,7 +75,7 @@ pub fn interrupted(given: bool) -> Result<()> {
                 // A handler may run in this Python code already: what it raises is what was asked
                 // for.
                 if IS_MAIN.get().is_none() {
-                    IS_MAIN.set(Some(is_main(py)?));
+                    IS_MAIN.set(is_main(py)?);
                 }
                 py.check_signals()
             }
@@ -94,11 +95,15 @@ pub fn aside(work: &mut (dyn FnMut() + Send)) {
     Python::attach(|py| py.detach(work));
 }
 
-fn is_main(py: Python<'_>) -> PyResult<bool> {
-    let threading = py.import("threading")?;
+/// None while nobody has imported `threading`: it takes whoever imports it for the main thread.
+fn is_main(py: Python<'_>) -> PyResult<Option<bool>> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    let Some(threading) = modules.cast::<PyDict>()?.get_item("threading")? else {
+        return Ok(None);
+    };
     let (main, this) =
         (threading.call_method0("main_thread")?, threading.call_method0("get_ident")?);
-    main.getattr("ident")?.eq(this)
+    main.getattr("ident")?.eq(this).map(Some)
 }
 
 /// KeyboardInterrupt, if Ctrl-C was pressed and Python's own handler is there.
@@ -107,7 +112,8 @@ fn pressed(py: Python<'_>) -> PyResult<()> {
     if unsafe { PyOS_InterruptOccurred() } == 0 {
         return Ok(());
     }
-    let signal = py.import("signal")?;
+    // The one in C, which is there: that of Python would be imported in the middle of a run.
+    let signal = py.import("_signal")?;
     let handler = signal.call_method1("getsignal", (signal.getattr("SIGINT")?,))?;
     if handler.is(&signal.getattr("default_int_handler")?) {
         return Err(PyKeyboardInterrupt::new_err(()));
