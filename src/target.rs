@@ -39,6 +39,8 @@ pub struct Blocks {
     pub least: usize,
     /// Bytes of all values below which a block fusion does not pay
     pub large: usize,
+    /// Both where all steps of a block compute rows, which run as one program
+    pub of_rows: usize,
     /// Blocks for each lane, so that a late block does not delay the end
     pub each: usize,
     /// The most bytes of all values for each place along an axis that is not the first, where

@@ -11,6 +11,10 @@ from modes import assert_same
 SIZES = [(128, 768), (257, 1023), (9000, 33), (40000, 16), (30001, 7), (2, 3, 100, 300), (40, 9000)]
 """Of rows by lanes and by columns, odd ones, and ones longer than a block of a reduction."""
 
+FEW = [(300, 300), (100, 100), (120, 399), (95, 300), (1000, 8)]
+"""About as few elements as kernels leave to blocks of rows. As many rows as columns: what goes along
+the ones may be taken for what goes along the others."""
+
 EDGES = [(0, 5), (5, 1), (1, 1), (1, 40000)]
 
 FORMULAS = {
@@ -18,6 +22,7 @@ FORMULAS = {
     "log_softmax": lambda x, d, w, b: nn.log_softmax(x, -1),
     "layer_norm": lambda x, d, w, b: nn.layer_norm(x, -1, w, b),
     "rms_norm": lambda x, d, w, b: nn.rms_norm(x, -1, w),
+    "behind a computed row": lambda x, d, w, b: nn.layer_norm(x + wg.tanh(b), -1, w, b),
     "between neighbours": lambda x, d, w, b: nn.gelu(nn.layer_norm(x + d, -1, w, b)) * 0.5 + x,
 }
 
@@ -39,7 +44,7 @@ def operands(sizes, dtype):
 
 
 @pytest.mark.parametrize("name", FORMULAS)
-@pytest.mark.parametrize("sizes", SIZES + EDGES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES + FEW + EDGES, ids=str)
 def test_formulas(name, sizes):
     assert_same(FORMULAS[name], *operands(sizes, wg.float32))
 
@@ -54,7 +59,7 @@ def test_dtypes(name, dtype):
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name):
     gradient = wg.grad(GRADIENTS[name], argnums=(0, 1, 2, 3))
-    for sizes in SIZES[:4]:
+    for sizes in SIZES[:4] + FEW:
         assert_same(gradient, *operands(sizes, wg.float32), modes=["compiled"])
 
 

@@ -9,7 +9,7 @@ use super::attention::{self, Saved};
 use super::copy::fill;
 use super::norm::{self, Moments};
 use super::pool::{self, Geometry};
-use super::{Operand, cast, recurrent, reduce, softmax};
+use super::{Operand, cast, recurrent, rows, softmax};
 use crate::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{self, Result};
@@ -116,7 +116,8 @@ fn windows(rank: usize, call: &Call) -> Option<Geometry> {
 }
 
 fn layer_norm(call: &Call, args: &[Operand<'_>]) -> Result<Option<SmallVec<[Array; 2]>>> {
-    let (Some(norm), Some(Attr::Float(eps))) = (Norm::new(call, args)?, call.attribute("eps"))
+    let (Some(norm), Some(Attr::Float(eps))) =
+        (Norm::new(call, args, false)?, call.attribute("eps"))
     else {
         return Ok(None);
     };
@@ -135,7 +136,7 @@ fn layer_norm_gradients(call: &Call, args: &[Operand<'_>]) -> Result<Option<Smal
     let named = |name| tensor(call, args, name).flatten();
     let has = |name| call.operand(name).is_some();
     let (Some(norm), Some(g), Some(mean), Some(scale)) =
-        (Norm::new(call, args)?, named("g"), named("middle"), named("deviation"))
+        (Norm::new(call, args, true)?, named("g"), named("middle"), named("deviation"))
     else {
         return Ok(None);
     };
@@ -172,7 +173,7 @@ struct Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    fn new(call: &Call, args: &[Operand<'a>]) -> Result<Option<Norm<'a>>> {
+    fn new(call: &Call, args: &[Operand<'a>], is_gradient: bool) -> Result<Option<Norm<'a>>> {
         let named = |name| tensor(call, args, name);
         let (Some(Some(x)), Some(weight)) = (named("x"), named("weight")) else { return Ok(None) };
         let Some(given) = call.attribute("axis").and_then(ints) else { return Ok(None) };
@@ -189,9 +190,10 @@ impl<'a> Norm<'a> {
         let norm = Norm { x, trailing, weight };
         let row = norm.own().iter().map(|n| n.value()).product::<usize>();
         let count = x.shape().count();
-        // Few rows leave threads without work, and short ones registers.
-        let is_wide = count / row.max(1) < ROWS && count > LARGE;
-        let by_formula = is_wide || row <= reduce::FEW && count > LARGE;
+        let rows = count / row.max(1);
+        // Few rows leave threads without work.
+        let begun = if is_gradient { rows / GRADIENT } else { rows };
+        let by_formula = rows < ROWS && count > LARGE || rows::pays(begun, row);
         Ok((count > 0 && !by_formula && norm.takes(weight)).then_some(norm))
     }
 
@@ -210,6 +212,8 @@ impl<'a> Norm<'a> {
 /// Rows below which a large array is better normalised by its formula.
 const ROWS: usize = 16;
 const LARGE: usize = 1 << 16;
+/// How much longer the formula of gradients takes to begin than that of what they are of.
+const GRADIENT: usize = 3;
 
 /// Computes the results of a call into memory of their own.
 fn fresh(call: &Call, args: &[Operand<'_>]) -> Result<SmallVec<[Array; 2]>> {

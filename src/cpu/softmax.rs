@@ -12,7 +12,7 @@ use crate::cpu::element::Shared;
 use crate::cpu::gemm::kernel::prefetch;
 use crate::cpu::gemm::scratch::Scratch;
 use crate::cpu::norm::Rows;
-use crate::cpu::reduce;
+use crate::cpu::{reduce, rows};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::multiversion;
@@ -24,9 +24,7 @@ use crate::threads::{self, Pace};
 const CHUNK: usize = 1 << 14;
 /// Longer rows are better left to the body, which shares them between threads.
 const LONG: usize = 1 << 20;
-/// Shorter rows are better left to the body, which computes elements of several at once.
-const FEW: usize = 64;
-/// As few rows as these take less time than the body does to begin.
+/// Of very short rows the body computes elements of many at once, as soon as there are more.
 const FEW_ROWS: usize = 32;
 /// Elements that are computed at once.
 const W: usize = 64;
@@ -34,8 +32,8 @@ const W: usize = 64;
 /// Whether there is a kernel for so many rows of `n` elements of a dtype. The body rounds half floats
 /// at each step.
 pub fn takes(dtype: DType, rows: usize, n: usize) -> bool {
-    let least = if rows <= FEW_ROWS { 1 } else { FEW };
-    matches!(dtype, DType::F32 | DType::F64) && (least..=LONG).contains(&n)
+    let is_left = if n > reduce::FEW { rows::pays(rows, n) } else { rows > FEW_ROWS };
+    matches!(dtype, DType::F32 | DType::F64) && (1..=LONG).contains(&n) && !is_left
 }
 
 /// The softmax of each row of `x`, or its logarithm.
@@ -346,7 +344,8 @@ mod tests {
 
     #[test]
     fn rows_in_place_have_the_bits_of_the_kernel() {
-        for (dtype, n) in [(DType::F32, 64), (DType::F32, 77), (DType::F32, 1030), (DType::F64, 90)]
+        for (dtype, n) in
+            [(DType::F32, 400), (DType::F32, 477), (DType::F32, 1030), (DType::F64, 490)]
         {
             for rows in [1, 2, 5] {
                 let x = noise(dtype, &[rows, n], 3);
@@ -361,7 +360,7 @@ mod tests {
 
     #[test]
     fn few_short_rows_have_the_bits_of_the_body() {
-        for n in 1..FEW {
+        for n in 1..80 {
             assert!(takes(DType::F32, 3, n) && !takes(DType::F32, 1000, n));
             let x = noise(DType::F32, &[3, n], 5);
             for is_log in [false, true] {

@@ -39,6 +39,7 @@ pub const LIMITS: Limits = Limits {
         bytes: 768 << 10,
         least: 192 << 10,
         large: 512 << 10,
+        of_rows: 96 << 10,
         each: 4,
         inside: 3 << 20,
     }),

@@ -126,21 +126,34 @@ impl Ops {
     }
 }
 
-/// The `count` elements at the end of a row, followed by `s`.
+/// A row of few elements, followed by `s`.
 ///
 /// # Safety
-/// They can be read, and are not more than [`SHORT`].
+/// `n` elements can be read, fewer than [`SHORT`].
 #[inline(always)]
-unsafe fn end<T: Copy>(x: *const T, count: usize, s: T) -> [T; SHORT] {
+unsafe fn padded<T: Copy>(x: *const T, n: usize, s: T) -> [T; SHORT] {
+    let mut part = [s; SHORT];
     // SAFETY: by contract.
-    unsafe {
-        if count == SHORT {
-            return x.cast::<[T; SHORT]>().read_unaligned();
-        }
-        let mut part = [s; SHORT];
-        part.as_mut_ptr().copy_from_nonoverlapping(x, count);
-        part
+    unsafe { part.as_mut_ptr().copy_from_nonoverlapping(x, n) };
+    part
+}
+
+/// The elements of the shared rows from `at`.
+///
+/// # Safety
+/// They can be read, of as many rows as the chain takes.
+#[inline(always)]
+unsafe fn beside<T: Real, C: Chain<T>, const N: usize>(
+    shared: [*const T; 2],
+    at: usize,
+    s: T,
+) -> [[T; N]; 2] {
+    let mut rows = [[s; N]; 2];
+    for (own, row) in rows.iter_mut().zip(shared).take(C::SHARED) {
+        // SAFETY: by contract.
+        *own = unsafe { row.add(at).cast::<[T; N]>().read_unaligned() };
     }
+    rows
 }
 
 multiversion! {
@@ -169,31 +182,35 @@ multiversion! {
                 let own = singles.map(|s| *s.add(row));
                 let s = own[0];
                 let (x, y) = (x.add(row * n), y.add(row * n));
+                if n < SHORT {
+                    let mut rows = [[s; SHORT]; 2];
+                    for (own, row) in rows.iter_mut().zip(shared).take(C::SHARED) {
+                        *own = padded(row, n, s);
+                    }
+                    let made = C::of::<SHORT, FMA>(&padded(x, n, s), own, &rows);
+                    y.copy_from_nonoverlapping(made.as_ptr(), n);
+                    continue;
+                }
+                // The last ones end with the row, so some are computed again; they are read before
+                // they may be written over.
+                let last = x.add(n - SHORT).cast::<[T; SHORT]>().read_unaligned();
                 let mut at = 0;
                 while at + W <= n {
                     let x = x.add(at).cast::<[T; W]>().read_unaligned();
-                    let mut rows = [[s; W]; 2];
-                    for (own, row) in rows.iter_mut().zip(shared).take(C::SHARED) {
-                        *own = row.add(at).cast::<[T; W]>().read_unaligned();
-                    }
-                    let made = C::of::<W, FMA>(&x, own, &rows);
+                    let made = C::of::<W, FMA>(&x, own, &beside::<T, C, W>(shared, at, s));
                     y.add(at).cast::<[T; W]>().write_unaligned(made);
                     at += W;
                 }
-                while at < n {
-                    let count = (n - at).min(SHORT);
-                    let is_full = count == SHORT;
-                    let part = end(x.add(at), count, s);
-                    let mut rows = [[s; SHORT]; 2];
-                    for (own, row) in rows.iter_mut().zip(shared).take(C::SHARED) {
-                        *own = end(row.add(at), count, s);
-                    }
-                    let made = C::of::<SHORT, FMA>(&part, own, &rows);
-                    match is_full {
-                        true => y.add(at).cast::<[T; SHORT]>().write_unaligned(made),
-                        false => y.add(at).copy_from_nonoverlapping(made.as_ptr(), count),
-                    }
-                    at += count;
+                while at + SHORT <= n {
+                    let x = x.add(at).cast::<[T; SHORT]>().read_unaligned();
+                    let made = C::of::<SHORT, FMA>(&x, own, &beside::<T, C, SHORT>(shared, at, s));
+                    y.add(at).cast::<[T; SHORT]>().write_unaligned(made);
+                    at += SHORT;
+                }
+                if at < n {
+                    let at = n - SHORT;
+                    let made = C::of::<SHORT, FMA>(&last, own, &beside::<T, C, SHORT>(shared, at, s));
+                    y.add(at).cast::<[T; SHORT]>().write_unaligned(made);
                 }
             }
         }

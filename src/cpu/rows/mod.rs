@@ -57,6 +57,17 @@ impl RowProgram {
     }
 }
 
+/// Rows of more elements take a kernel that computes one after the other no longer.
+const LONG: usize = 400;
+
+/// Whether a program takes less time for so many rows of `n` elements than a kernel that computes one
+/// row after the other. That waits at the end of each pass over a row, longer where it does not end
+/// with a whole line, but is there at once.
+pub fn pays(rows: usize, n: usize) -> bool {
+    let few = if n.is_multiple_of(64) { 256 } else { 96 };
+    n < LONG && rows >= few
+}
+
 /// A program over rows as they lie, a tile of rows at a time.
 pub struct Rows {
     /// Elements of a row

@@ -170,9 +170,13 @@ pub fn along(plan: &Plan, step: &Step, i: usize, at: &[u8]) -> AxisMap {
 /// How many row axes, from the first on, are the operand's axes at the same positions.
 pub fn straight(along: &AxisMap, operand: &Shape, result: &Shape) -> usize {
     let goes = |&(a, &axis): &(usize, &Option<u8>)| {
-        let own = operand.dims().get(a).is_some_and(|dim| dim.same(result.dims()[a]));
-        // An axis of one element has no entry, and is at its own position.
-        own && axis.is_none_or(|axis| axis as usize == a)
+        let own = operand.dims().get(a).filter(|dim| dim.same(result.dims()[a]));
+        // No entry has an axis of one element, which is at its own position, and one that the
+        // operand is repeated along, whatever its own first axis is.
+        own.is_some_and(|dim| match axis {
+            Some(axis) => axis as usize == a,
+            None => dim.known() == Some(1),
+        })
     };
     along.iter().enumerate().take_while(goes).count()
 }

@@ -154,7 +154,12 @@ fn carried_of(plan: &Plan, step: u32) -> Option<(u32, CarriedReduction)> {
     let (lines, width) = sizes.split_at(axes.len());
     let (lines, width) = (lines.iter().product(), width.iter().product());
     let (kind, dtype) = (*kind, ty.dtype);
-    plan.target.reduction_group(lines, width)?;
+    let group = plan.target.reduction_group(lines, width)?;
+    // A step of its own reads so few elements again in less time than the other threads would wait.
+    let is_small = lines * width < plan.target.limits().large;
+    if is_small && lines.div_ceil(group) < plan.target.lanes() {
+        return None;
+    }
     Some((slot, CarriedReduction { output: 0, kind, dtype, lines, width, dedicated: None }))
 }
 
@@ -176,7 +181,10 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     let shape = axes::shape(plan, &plan.steps[first as usize])?;
     let sizes: Sizes = set.at(first).iter().map(|&axis| shape[axis as usize].value()).collect();
     let (inner, bytes) = volume(plan, readers, &parts, set);
-    let limits = plan.target.limits().blocks?;
+    let mut limits = plan.target.limits().blocks?;
+    if computes_rows(plan, &parts, set) {
+        (limits.least, limits.large) = (limits.of_rows, limits.of_rows);
+    }
     if bytes < limits.large {
         return None;
     }
@@ -184,7 +192,7 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
         return None;
     }
     let mut carried = carried(plan, &parts, &steps)?;
-    let schedule = BlockSchedule::new(sizes, bytes, &carried, plan.target)?;
+    let schedule = BlockSchedule::new(sizes, bytes, &carried, &limits, plan.target)?;
     let mut reads = Reads { sources: SmallVec::new(), along: SmallVec::new() };
     let (form, lower) = schedule.grid.forms();
     let mut block = |form: &Sizes| {
@@ -242,6 +250,26 @@ pub fn merge(plan: &Plan, readers: &Readers, set: &Set) -> Option<Merged> {
     }
     all.extend(parts.outside.iter().map(|&i| plan.steps[i as usize].clone()));
     Some(Merged { steps: all, workspace, carried: steps })
+}
+
+/// Whether all steps of a set compute rows: elements of them, and reductions of whole rows.
+fn computes_rows(plan: &Plan, parts: &Parts, set: &Set) -> bool {
+    let Rows::Leading(lead) = set.rows else { return false };
+    let computes = |&i: &u32| {
+        let step = &plan.steps[i as usize];
+        #[allow(clippy::wildcard_enum_match_arm, reason = "what else computes is no row")]
+        match &step.work {
+            Work::Group(_) | Work::Op(Op::Map(_) | Op::Cast(_)) => true,
+            Work::Op(Op::Reduce(_, axes)) => {
+                let shape = axes::operand(plan, step, 0);
+                let is_one = |axis: usize| shape[axis].known() == Some(1);
+                axes.iter().all(|&axis| axis >= lead || is_one(axis))
+                    && (lead..shape.rank()).all(|axis| axes.contains(&axis) || is_one(axis))
+            }
+            _ => is_movement(step),
+        }
+    };
+    parts.inside.iter().all(computes)
 }
 
 /// Whether a target can bind the operands, results and workspace of a block fusion at once.

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{CarriedReduction, block_bytes};
-use crate::target::Target;
+use crate::target::{Blocks, Target};
 
 /// Sizes or positions along the row axes.
 pub type Sizes = SmallVec<[usize; 4]>;
@@ -117,9 +117,9 @@ impl BlockSchedule {
         sizes: Sizes,
         bytes: usize,
         carried: &[CarriedReduction],
+        limits: &Blocks,
         target: &dyn Target,
     ) -> Option<BlockSchedule> {
-        let limits = target.limits().blocks?;
         let rows: usize = sizes.iter().product();
         if rows < 2 {
             return None;
@@ -136,7 +136,7 @@ impl BlockSchedule {
             let step = |&(group, lines): &(usize, usize)| group / gcd(group, inside * lines);
             groups.iter().map(step).max().unwrap_or(1)
         };
-        let high = block_bytes(&limits, bytes, target.lanes()) / (bytes / rows).max(1);
+        let high = block_bytes(limits, bytes, target.lanes()) / (bytes / rows).max(1);
         let grid = Grid::new(sizes, high.max(1), even);
         if grid.blocks() < 2 {
             return None;

@@ -22,7 +22,15 @@ use crate::threads;
 struct Eager;
 
 const LIMITS: Limits = Limits {
-    blocks: Some(Blocks { rows: 2, bytes: 256, least: 256, large: 0, each: 4, inside: 1 << 20 }),
+    blocks: Some(Blocks {
+        rows: 2,
+        bytes: 256,
+        least: 256,
+        large: 0,
+        of_rows: 0,
+        each: 4,
+        inside: 1 << 20,
+    }),
     rows: None,
     ..cpu::target::LIMITS
 };
@@ -145,6 +153,42 @@ fn a_softmax_is_one_step_of_rows() {
             holds(&graph, &plan, &[noise(dtype, sizes, 1)], &[]);
         }
     }
+}
+
+#[test]
+fn a_row_that_all_share_goes_with_no_axis_of_rows() {
+    // It has as many elements as there are rows.
+    for dtype in [DType::F32, DType::F16] {
+        let sizes = [24, 24];
+        let graph = Graph::new();
+        let (x, w) = (input(&graph, dtype, &sizes), input(&graph, DType::F64, &[24]));
+        graph.build(|| smallvec![softmax(x + w.cast(dtype))]).unwrap();
+        let plan = eager(&graph);
+        assert_eq!(rows(&plan).len(), 1, "{plan}");
+        holds(&graph, &plan, &[noise(dtype, &sizes, 1), noise(DType::F64, &[24], 2)], &[]);
+    }
+}
+
+#[test]
+fn few_elements_are_summed_by_a_step_of_their_own() {
+    // A block could not begin within the group that becomes one leaf of the sum.
+    let before = threads::num_threads();
+    for count in [1, 2] {
+        threads::set_num_threads(count);
+        let graph = Graph::new();
+        let x = input(&graph, DType::F32, &[100, 12]);
+        graph
+            .build(|| {
+                let largest = x.reduce_keep(Reduction::Max, &[1]);
+                let each = (x - largest).exp().reduce(Reduction::Sum, &[1]).log();
+                smallvec![each.reduce(Reduction::Sum, &[0])]
+            })
+            .unwrap();
+        let plan = eager(&graph);
+        assert_eq!((rows(&plan).len(), plan.steps().len()), (1, count), "{plan}");
+        holds(&graph, &plan, &[noise(DType::F32, &[100, 12], 1)], &[]);
+    }
+    threads::set_num_threads(before);
 }
 
 #[test]

@@ -48,6 +48,7 @@ static FUSING: Narrow = Narrow {
             bytes: 256,
             least: 256,
             large: 0,
+            of_rows: 0,
             each: 4,
             inside: 1 << 20,
         }),

@@ -117,7 +117,16 @@ fn holds(name: &str, formula: Formula, dtype: DType, sizes: &[usize], swapped: b
 fn rows_have_the_bits_of_their_steps() {
     for (name, formula) in FORMULAS {
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
-            for sizes in [&[37, 2][..], &[53, 19], &[9, 33], &[5, 64], &[3, 7, 40], &[4, 5, 300]] {
+            for sizes in [
+                &[37, 2][..],
+                &[53, 19],
+                &[9, 33],
+                &[40, 40],
+                &[5, 64],
+                &[3, 7, 40],
+                &[6, 77],
+                &[4, 5, 300],
+            ] {
                 holds(name, formula, dtype, sizes, false);
             }
         }
