@@ -12,8 +12,8 @@ SIZES = [(128, 768), (257, 1023), (9000, 33), (40000, 16), (30001, 7), (2, 3, 10
 """Of rows by lanes and by columns, odd ones, and ones longer than a block of a reduction."""
 
 FEW = [(300, 300), (100, 100), (120, 399), (95, 300), (1000, 8)]
-"""About as few elements as kernels leave to blocks of rows. As many rows as columns: what goes along
-the ones may be taken for what goes along the others."""
+"""About as few elements as kernels leave to blocks of rows. Squares: what goes along columns may be
+taken for what goes along rows."""
 
 EDGES = [(0, 5), (5, 1), (1, 1), (1, 40000)]
 
