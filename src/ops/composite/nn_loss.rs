@@ -2,6 +2,7 @@
 //!
 //! Half floats are summed in float32 and rounded once.
 
+use super::nn_activation::shifted;
 use super::nn_norm::wide;
 use super::reduction::joined;
 use crate::dtype::{Class, DType};
@@ -271,12 +272,7 @@ impl<'e> Task<'e> {
 
     /// The logits less their largest, and the logarithm of the sum of their exponentials.
     fn logs(&self) -> (Expr<'e>, Expr<'e>) {
-        self.logs_above(self.logits.reduce_keep(Reduction::Max, &[self.axis]))
-    }
-
-    /// As [`Task::logs`], with the largest known.
-    fn logs_above(&self, largest: Expr<'e>) -> (Expr<'e>, Expr<'e>) {
-        let z = self.logits - largest;
+        let z = shifted(self.logits, &[self.axis]);
         (z, self.sum(z.exp()).log())
     }
 
@@ -311,16 +307,13 @@ impl<'e> Task<'e> {
 
     /// The loss of each sample.
     fn losses(&self) -> Expr<'e> {
-        let largest = self.logits.reduce_keep(Reduction::Max, &[self.axis]);
-        let (z, total) = self.logs_above(largest);
+        let (z, total) = self.logs();
         match self.target {
             Target::Probabilities(_) => {
                 self.sum(self.weighted(self.distribution() * (self.along(total) - z)))
             }
             Target::Classes { .. } => {
-                // Picked before the difference is made, which nothing keeps for all classes then.
-                let picked = self.picked(self.logits);
-                let own = self.by_class(total - (picked - largest.reshape(picked.shape())));
+                let own = self.by_class(total - self.picked(z));
                 if self.smoothing == 0.0 {
                     return self.masked(own);
                 }
