@@ -257,17 +257,13 @@ fn computes_rows(plan: &Plan, parts: &Parts, set: &Set) -> bool {
     let Rows::Leading(lead) = set.rows else { return false };
     let computes = |&i: &u32| {
         let step = &plan.steps[i as usize];
-        #[allow(clippy::wildcard_enum_match_arm, reason = "what else computes is no row")]
-        match &step.work {
-            Work::Group(_) | Work::Op(Op::Map(_) | Op::Cast(_)) => true,
-            Work::Op(Op::Reduce(_, axes)) => {
-                let shape = axes::operand(plan, step, 0);
-                let is_one = |axis: usize| shape[axis].known() == Some(1);
-                axes.iter().all(|&axis| axis >= lead || is_one(axis))
-                    && (lead..shape.rank()).all(|axis| axes.contains(&axis) || is_one(axis))
-            }
-            _ => is_movement(step),
-        }
+        let Work::Op(Op::Reduce(_, axes)) = &step.work else {
+            return is_movement(step) || plan.elementwise(step).is_some();
+        };
+        let shape = axes::operand(plan, step, 0);
+        let is_one = |axis: usize| shape[axis].known() == Some(1);
+        axes.iter().all(|&axis| axis >= lead || is_one(axis))
+            && (lead..shape.rank()).all(|axis| axes.contains(&axis) || is_one(axis))
     };
     parts.inside.iter().all(computes)
 }

@@ -21,19 +21,11 @@ use crate::threads;
 /// A CPU whose plans are fused by blocks wherever they can.
 struct Eager;
 
-const LIMITS: Limits = Limits {
-    blocks: Some(Blocks {
-        rows: 2,
-        bytes: 256,
-        least: 256,
-        large: 0,
-        of_rows: 0,
-        each: 4,
-        inside: 1 << 20,
-    }),
-    rows: None,
-    ..cpu::target::LIMITS
-};
+/// Blocks wherever there can be some.
+pub(crate) const BLOCKS: Blocks =
+    Blocks { rows: 2, bytes: 256, least: 256, large: 0, of_rows: 0, each: 4, inside: 1 << 20 };
+
+const LIMITS: Limits = Limits { blocks: Some(BLOCKS), rows: None, ..cpu::target::LIMITS };
 
 impl Target for Eager {
     fn name(&self) -> &'static str {

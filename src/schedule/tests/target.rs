@@ -8,8 +8,9 @@ use crate::layout::Layout;
 use crate::ops::declare::Composite;
 use crate::passes::{expand, expand_for};
 use crate::reference::plan::{Reference, Run};
+use crate::schedule::block_fusion::tests::BLOCKS;
 use crate::shape::Dim;
-use crate::target::{BlockScratch, Blocks, InPlace, Limits, Packed, Ranges};
+use crate::target::{BlockScratch, InPlace, Limits, Packed, Ranges};
 
 /// Eight bindings of at most 128 MiB at multiples of 256 bytes, all writable, none overlapping.
 /// Narrow elements take four bytes, and there is no float64.
@@ -41,21 +42,7 @@ static PLAIN: Narrow = Narrow { limits: LIMITS, kernel: None };
 static SHORT: Narrow = Narrow { limits: Limits { buffer: 1 << 9, ..LIMITS }, kernel: None };
 
 /// It also fuses block by block wherever that can be done.
-static FUSING: Narrow = Narrow {
-    limits: Limits {
-        blocks: Some(Blocks {
-            rows: 2,
-            bytes: 256,
-            least: 256,
-            large: 0,
-            of_rows: 0,
-            each: 4,
-            inside: 1 << 20,
-        }),
-        ..LIMITS
-    },
-    kernel: None,
-};
+static FUSING: Narrow = Narrow { limits: Limits { blocks: Some(BLOCKS), ..LIMITS }, kernel: None };
 
 impl Narrow {
     fn fuses(&self) -> bool {
